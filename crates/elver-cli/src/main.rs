@@ -56,7 +56,7 @@ fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Run(args) => run::run(&args),
         Command::Launch(args) => elver_launch::run(&args),
-        Command::Faas(args) => faas::run(&args),
+        Command::Faas(args) => faas::run(&args, &programs()?),
         Command::VerbsProfile(args) => elver_profile::run(&args, programs()?.own()),
         Command::Man(args) => man::run(&args, Cli::command()),
         Command::Install(args) => install::run(&args, &Cli::command(), &programs()?),

@@ -120,6 +120,7 @@ pub(crate) fn run(args: &StartArgs, programs: &Programs) -> Result<(), Failure> 
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::unusable("containers are made as root here; run it with sudo"));
     }
+    Orchestrator::check(programs, &args.runtime)?;
     let mut times: [[Times; STARTS.len()]; SCHEMES.len()] = Default::default();
     let on_host = RunArgs { placement: Some(Stage::Host), ..args.run.clone() };
     let ended = Frame::begin("start", &on_host).run(|_, doing| {

@@ -5,13 +5,40 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use elver_console::Failure;
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::programs::Programs;
+
+/// The host's, which containers see.
+const PYTHON: &str = "/usr/bin/python3";
 
 /// A running one. It takes its containers with it when it ends, so that the next one begins cold.
 #[derive(Debug)]
 pub struct Orchestrator(Child);
 
 impl Orchestrator {
+    /// Asks for all that containers with functions in Python need, before any is started.
+    ///
+    /// # Errors
+    /// What is missing, and the one command that makes it.
+    pub fn check(programs: &Programs, runtime: &str) -> Result<(), Failure> {
+        let built = [("elver-init", programs.init()), ("libelver_python.so", programs.module())];
+        let is_missing = built.into_iter().filter(|(_, found)| found.is_none());
+        let unbuilt: Vec<_> = is_missing.map(|(name, _)| name).collect();
+        let mut absent = Vec::new();
+        if !is_program(runtime) {
+            absent.push(runtime);
+        }
+        if !is_program(PYTHON) {
+            absent.push("python3");
+        }
+        match lack(programs.own(), &unbuilt, &absent) {
+            Some(lack) => Err(Failure::unusable(lack)),
+            None => Ok(()),
+        }
+    }
+
     /// Starts `elver` with a configuration of functions, and waits until it takes requests.
     ///
     /// # Errors
@@ -55,5 +82,55 @@ impl Drop for Orchestrator {
             self.terminate();
             let _ = self.0.wait();
         }
+    }
+}
+
+/// Whether there is a program of this path, or of this name in PATH.
+fn is_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|place| place.join(name).is_file())
+}
+
+/// What to tell of programs that are not built, beside `own`, and of those that are not installed.
+fn lack(own: &Path, unbuilt: &[&str], absent: &[&str]) -> Option<String> {
+    let missing: Vec<_> = unbuilt
+        .iter()
+        .map(|name| format!("no `{name}` beside {}", own.display()))
+        .chain(absent.iter().map(|name| format!("no `{name}` on this machine")))
+        .collect();
+    let mut commands = Vec::new();
+    if !unbuilt.is_empty() {
+        commands.push("cargo build --release".to_string());
+    }
+    if !absent.is_empty() {
+        commands.push(format!("sudo apt install {}", absent.join(" ")));
+    }
+    let (missing, commands) = (missing.join(", "), commands.join(" && "));
+    (!missing.is_empty()).then(|| {
+        format!("functions in Python cannot start: there is {missing}; make it by\n  {commands}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_with_one_command() {
+        let own = Path::new("/x/elver");
+        assert_eq!(lack(own, &[], &[]), None);
+        assert_eq!(
+            lack(own, &["libelver_python.so"], &["crun"]).unwrap(),
+            "functions in Python cannot start: there is no `libelver_python.so` beside /x/elver, no `crun` on this \
+             machine; make it by\n  cargo build --release && sudo apt install crun"
+        );
+        let absent = lack(own, &[], &["crun"]).unwrap();
+        assert!(absent.ends_with("\n  sudo apt install crun"), "{absent}");
+    }
+
+    #[test]
+    fn programs_are_found_by_path_and_by_name() {
+        assert!(is_program("/bin/sh") && is_program("sh"));
+        assert!(!is_program("/bin/there-is-none") && !is_program("there-is-none"));
     }
 }

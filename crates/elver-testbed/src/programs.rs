@@ -7,6 +7,10 @@ use std::process::Command;
 use elver_console::Failure;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+/// What containers get, as cargo builds it and as packages have it.
+const INIT: [&str; 2] = ["elver-init", "../lib/elver/elver-init"];
+const MODULE: [&str; 2] = ["libelver_python.so", "../lib/elver/elver.abi3.so"];
+
 /// Where they are. The program that makes a testbed also runs its workers: it takes a word as its
 /// first argument, gives the second one to [`worker::run`](crate::worker::run), and ends as that
 /// does.
@@ -32,6 +36,21 @@ impl Programs {
         let mut command = Command::new(&self.own);
         command.arg(self.word).arg(task);
         command
+    }
+
+    /// The first process of containers, if it is there.
+    pub fn init(&self) -> Option<PathBuf> {
+        self.beside(&INIT)
+    }
+
+    /// The module of Python that containers get, if it is there.
+    pub fn module(&self) -> Option<PathBuf> {
+        self.beside(&MODULE)
+    }
+
+    /// The first of these files that is there, from the directory of our own program.
+    fn beside(&self, names: &[&str]) -> Option<PathBuf> {
+        names.iter().map(|name| self.own.with_file_name(name)).find(|path| path.exists())
     }
 
     /// The `elverd` beside our own program, else the one that the PATH has.

@@ -12,6 +12,7 @@ use elver_faas::client;
 use elver_faas::schedule::Start;
 use elver_faas::state::StateDirectory;
 use elver_testbed::orchestrator::Orchestrator;
+use elver_testbed::programs::Programs;
 
 /// What the functions are: a package of some size to import, and little to do.
 const HANDLERS: &str = "\
@@ -37,15 +38,15 @@ pub(super) struct DemoArgs {
     json: bool,
 }
 
-pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
+pub(super) fn run(args: &DemoArgs, programs: &Programs) -> Result<(), Failure> {
+    Orchestrator::check(programs, &args.runtime)?;
     let directory = tempfile::tempdir().context("cannot make a directory")?;
     write(directory.path(), &args.runtime)?;
-    let own = std::env::current_exe().context("cannot find this program")?;
     let mut times: BTreeMap<Start, Vec<(u128, u128)>> = BTreeMap::new();
     for _ in 0..args.count {
         // An orchestrator that ends takes its containers with it, so that the next one begins cold.
         let config = directory.path().join("functions.toml");
-        let orchestrator = Orchestrator::start(&own, &config)?;
+        let orchestrator = Orchestrator::start(programs.own(), &config)?;
         let asked = [
             ("square", Start::Cold),
             ("cube", Start::Warm),

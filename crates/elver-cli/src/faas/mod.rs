@@ -10,10 +10,7 @@ use clap::{Args, Subcommand};
 use elver_console::{Failure, say, table};
 use elver_faas::state::{Programs, StateDirectory};
 use elver_faas::{Config, client, orchestrator};
-
-/// What containers get, as cargo builds it and as packages have it.
-const INIT: [&str; 2] = ["elver-init", "../lib/elver/elver-init"];
-const MODULE: [&str; 2] = ["libelver_python.so", "../lib/elver/elver.abi3.so"];
+use elver_testbed::programs as testbed;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -120,16 +117,16 @@ impl Place {
     }
 }
 
-pub(crate) fn run(args: &FaasArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &FaasArgs, beside: &testbed::Programs) -> Result<(), Failure> {
     match &args.command {
-        Faas::Demo(args) => demo::run(args),
-        Faas::Serve(args) => serve(args),
+        Faas::Demo(args) => demo::run(args, beside),
+        Faas::Serve(args) => serve(args, beside),
         Faas::Invoke(args) => invoke(args),
         Faas::List(args) => list(args),
     }
 }
 
-fn serve(args: &ServeArgs) -> Result<(), Failure> {
+fn serve(args: &ServeArgs, beside: &testbed::Programs) -> Result<(), Failure> {
     let config = Config::load(&args.config)
         .map_err(|error| Failure::unusable(format!("{}: {error}", args.config.display())))?;
     if args.check {
@@ -143,23 +140,17 @@ fn serve(args: &ServeArgs) -> Result<(), Failure> {
     }
     let init = match &config.platform.init {
         Some(init) => init.clone(),
-        None => beside(&INIT)?.ok_or_else(|| {
+        None => beside.init().ok_or_else(|| {
             Failure::unusable("elver-init is not beside this program; name it as platform.init")
         })?,
     };
     let module = match &config.platform.module {
         Some(module) => Some(module.clone()),
-        None => beside(&MODULE)?,
+        None => beside.module(),
     };
     let programs = Programs { init: &init, module: module.as_deref() };
     orchestrator::serve(config, &programs, |socket| say!("ready at {}", socket.display()))?;
     Ok(())
-}
-
-/// The first of these files that is there, from the directory of this program.
-fn beside(names: &[&str]) -> Result<Option<PathBuf>, Failure> {
-    let own = std::env::current_exe().context("cannot find this program")?;
-    Ok(names.iter().map(|name| own.with_file_name(name)).find(|path| path.exists()))
 }
 
 fn invoke(args: &InvokeArgs) -> Result<(), Failure> {
