@@ -29,7 +29,9 @@ pub(crate) fn check(arguments: &[String]) -> Result<String> {
         for target in list(package, "targets")? {
             // Programs that test, those that build, and examples are a file each.
             let kinds = list(target, "kind")?;
-            if !kinds.iter().any(|kind| matches!(kind.as_str(), Some("lib" | "bin"))) {
+            let tells =
+                |kind: &str| matches!(kind, "lib" | "rlib" | "cdylib" | "staticlib" | "bin");
+            if !kinds.iter().filter_map(|kind| kind.as_str()).any(tells) {
                 continue;
             }
             let root = PathBuf::from(text(target, "src_path")?);

@@ -5,8 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{self, null_mut};
 
 use crate::counts::{Count, all, count};
-use crate::plan::{Plan, plan};
-use crate::{plan, real, renew, warm, window};
+use crate::{list, plan, real, warm, window};
 
 /// What libnl answers where it is not there.
 const NLE_FAILURE: c_int = 1;
@@ -22,43 +21,7 @@ const HEADER: usize = 16;
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut c_void {
     // SAFETY: the caller keeps the manual's contract.
-    unsafe { device_list(number) }
-}
-
-/// The same, for who stands within this library.
-///
-/// # Safety
-/// Likewise.
-pub(crate) unsafe fn device_list(number: *mut c_int) -> *mut *mut c_void {
-    let mut length = 0;
-    // SAFETY: the number is our own.
-    let real = |length: &mut c_int| unsafe { real::ibv_get_device_list(length) };
-    let plan = plan();
-    let list = match &plan {
-        Plan::Answer(cache) => {
-            count(Count::Lists);
-            window::with(Some(cache.clone()), || real(&mut length))
-        }
-        Plan::Alone | Plan::Renew => {
-            count(Count::Alone);
-            real(&mut length)
-        }
-    };
-    let Some(list) = list else {
-        set_errno(libc::ENOSYS);
-        return null_mut();
-    };
-    if matches!(plan, Plan::Renew) && !list.is_null() {
-        let kept = errno_now();
-        // SAFETY: libibverbs made the list, and said how long it is.
-        unsafe { renew::renew(list, usize::try_from(length).unwrap_or(0)) };
-        set_errno(kept);
-    }
-    if !number.is_null() {
-        // SAFETY: by the manual's contract.
-        unsafe { number.write(length) };
-    }
-    list
+    unsafe { list::device_list(number) }
 }
 
 /// ibv_open_device(3).
@@ -247,14 +210,4 @@ pub unsafe extern "C" fn elver_fastverbs_counts(to: *mut u64, room: usize) -> us
     // SAFETY: the caller has that much room.
     unsafe { ptr::copy_nonoverlapping(counts.as_ptr(), to, told) };
     counts.len()
-}
-
-fn set_errno(value: c_int) {
-    // SAFETY: the calling thread's own.
-    unsafe { *libc::__errno_location() = value };
-}
-
-fn errno_now() -> c_int {
-    // SAFETY: the calling thread's own.
-    unsafe { *libc::__errno_location() }
 }

@@ -10,6 +10,7 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | `calls` | the functions of libibverbs and libnl that it stands before |
+//! | `list` | the list of devices |
 //! | `plan` | whether the cache is believed, and loading providers |
 //! | `window` | what the thread that is inside of such a call answers |
 //! | `renew` | making the cache anew |
@@ -17,12 +18,13 @@
 //! | `start` | what happens when the library is loaded, and when the program ends |
 //! | `settings`, `counts`, `real` | the environment, counters, the functions behind |
 //!
-//! `unsafe` stands in `calls`, `real`, `start`, and `renew` for one pointer.
+//! `unsafe` stands in `calls`, `list`, `real`, `start`, and `renew` for one pointer.
 // In a program of tests the functions have no names, so that its own calls go to the libraries.
 #![cfg_attr(test, allow(dead_code))]
 
 mod calls;
 mod counts;
+mod list;
 mod plan;
 mod real;
 mod renew;

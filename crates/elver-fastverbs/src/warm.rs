@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crate::counts::{Count, count};
-use crate::{calls, real};
+use crate::{list, real};
 
 /// A context of libibverbs.
 struct Context(*mut c_void);
@@ -60,7 +60,7 @@ fn open(name: &str) -> Option<Context> {
     let mut length = 0;
     // SAFETY: the list is freed below, and a device of it used only while it is there or the context holds it.
     unsafe {
-        let list = calls::device_list(&raw mut length);
+        let list = list::device_list(&raw mut length);
         if list.is_null() {
             return None;
         }

@@ -26,7 +26,7 @@ use crate::outage::Outage;
 use crate::timed::{Stamp, Timed};
 use crate::told::{self, Told};
 use crate::wishes::Wishes;
-use crate::xrc::Xrc;
+use crate::xrc_table::Xrc;
 
 /// How long the thread leaves the device to a program that polls before it looks again.
 const NAP: Duration = Duration::from_millis(1);
@@ -36,6 +36,8 @@ const POLLS_A_ROUND: u64 = 16;
 const SLEEP: Duration = Duration::from_secs(1);
 /// How long a process that ends waits for a thread that has the device.
 const LAST_WORDS: Duration = Duration::from_millis(100);
+/// How often rdma_cm has its turn, one after the other, before the program has.
+const CM_ROUNDS: u32 = 16;
 /// Addresses of 127.0.0.0/8 that are tried before it is taken for full.
 const LOOPBACK_TRIES: u32 = 64;
 
@@ -80,6 +82,8 @@ pub(crate) struct State {
     pub(crate) xrc: Xrc,
     /// rdma_cm, once the program has opened it.
     pub(crate) cm: Option<Box<Cm>>,
+    /// Something came for it that it has not taken.
+    cm_arrived: bool,
     pub(crate) direct: Direct,
     /// What befalls posts, if anything.
     pub(crate) posts: Option<Box<Posts>>,
@@ -121,6 +125,7 @@ impl State {
             mrs: HashMap::new(),
             xrc: Xrc::default(),
             cm: None,
+            cm_arrived: false,
             posts: Posts::new(wishes.posts),
             outage,
             contexts: Vec::new(),
@@ -419,13 +424,33 @@ impl State {
         if self.outage.is_some() {
             self.change_port();
         }
+        self.tell_events();
+        self.direct.look(&self.device);
+        for _ in 0..CM_ROUNDS {
+            let Some(cm) = &mut self.cm else { break };
+            let now = elver_soft::now();
+            if !self.cm_arrived && cm.due().is_none_or(|due| due > now) {
+                break;
+            }
+            if std::mem::take(&mut self.cm_arrived) {
+                cm.arrived(&mut self.device, now);
+            }
+            cm.look_again(now);
+            cm.step(&mut self.device, now);
+            self.device.progress();
+            // What that has brought, nobody else tells before something else happens.
+            self.tell_events();
+        }
+    }
+
+    /// The same, of what the device has brought so far.
+    fn tell_events(&mut self) {
         for (cq, timed) in &mut self.timed {
             timed.stamp(&mut self.device, *cq);
         }
-        let mut arrived = false;
         while let Some(cq) = self.device.poll_cq_event() {
             if self.cm.as_ref().is_some_and(|cm| cm.cq() == cq) {
-                arrived = true;
+                self.cm_arrived = true;
             } else if let Some(object) = self.cqs.get(&cq) {
                 object.tell();
             }
@@ -455,18 +480,6 @@ impl State {
                 }
             }
         }
-        self.direct.look(&self.device);
-        if let Some(cm) = &mut self.cm
-            && (arrived || cm.due().is_some_and(|due| due <= elver_soft::now()))
-        {
-            let now = elver_soft::now();
-            if arrived {
-                cm.arrived(&mut self.device, now);
-            }
-            cm.look_again(now);
-            cm.step(&mut self.device, now);
-            self.device.progress();
-        }
     }
 
     /// Ends what is connected with processes that have ended.
@@ -482,6 +495,9 @@ impl State {
 
     /// How long until a timer is due, the device's or the communication manager's.
     fn due_in(&self) -> Option<Duration> {
+        if self.cm_arrived {
+            return Some(Duration::ZERO);
+        }
         let connecting = self.cm.as_ref().and_then(|cm| cm.due());
         let connecting =
             connecting.map(|due| Duration::from_nanos(due.ns_since(elver_soft::now())));

@@ -58,5 +58,6 @@ mod vendor;
 mod wishes;
 mod wr;
 mod xrc;
+mod xrc_table;
 
 pub use errno::guard;

@@ -2,11 +2,10 @@
 //!
 //! A domain is of this process: peers name its queues, and other processes' devices have their own.
 
-use std::collections::{HashMap, HashSet};
 use std::ffi::{c_int, c_uint};
 use std::os::fd::BorrowedFd;
 
-use elver_verbs::{Qp as Handle, QpAttrMask, Srq as SrqHandle, Xrcd as Domain};
+use elver_verbs::{Qp as Handle, QpAttrMask, Xrcd as Domain};
 
 use crate::engine::{Engine, State};
 use crate::errno::{code, object, of_verbs};
@@ -15,6 +14,7 @@ use crate::owned::{OwnedQp, given};
 use crate::staged::{Batch, Limits};
 use crate::told::Told;
 use crate::wr::XRC_SEND;
+use crate::xrc_table::File;
 
 /// `IBV_QPT_XRC_RECV`.
 pub(crate) const XRC_RECV: c_uint = 10;
@@ -29,51 +29,12 @@ const CONTEXT: u32 = 4;
 const TYPE: u32 = 8;
 const OPEN_END: u32 = 16;
 
-/// The file that stands for a domain: its device and its number there.
-type File = (u64, u64);
-
 /// A domain, as a program has it.
 #[repr(C)]
 struct OwnedXrcd {
     base: XrcdBase,
     domain: Domain,
     file: Option<File>,
-}
-
-/// What the engine knows of XRC.
-#[derive(Default)]
-pub(crate) struct Xrc {
-    /// Domains of files, and how often each is open.
-    files: HashMap<File, (Domain, u32)>,
-    srqs: HashSet<SrqHandle>,
-    /// Targets: their domains, and the objects that stand for each.
-    targets: HashMap<Handle, (Domain, Vec<Told>)>,
-}
-
-impl Xrc {
-    pub(crate) fn add_srq(&mut self, srq: SrqHandle) {
-        self.srqs.insert(srq);
-    }
-
-    pub(crate) fn remove_srq(&mut self, srq: SrqHandle) {
-        self.srqs.remove(&srq);
-    }
-
-    /// Whether other objects stand for the same target.
-    pub(crate) fn is_shared(&self, qp: Handle) -> bool {
-        self.targets.get(&qp).is_some_and(|(_, objects)| objects.len() > 1)
-    }
-
-    /// An object that stands for a target goes; tells who hears of its events then.
-    pub(crate) fn close(&mut self, qp: Handle, object: *mut Qp) -> Option<Told> {
-        let (_, objects) = self.targets.get_mut(&qp)?;
-        objects.retain(|told| told.element != object.cast());
-        let first = objects.first().copied();
-        if first.is_none() {
-            self.targets.remove(&qp);
-        }
-        first
-    }
 }
 
 /// Attributes that an end of XRC has no use for, and that the kernel passes over.

@@ -17,7 +17,6 @@
 
 mod connecting;
 mod errors;
-mod heirs;
 mod memory;
 mod session;
 mod vqp;
@@ -32,11 +31,9 @@ mod elver {
     #[pymodule_export]
     use crate::errors::Error;
     #[pymodule_export]
-    use crate::heirs::{Heir, Heirs, Preparing};
-    #[pymodule_export]
     use crate::memory::Memory;
     #[pymodule_export]
-    use crate::session::Session;
+    use crate::session::{Heir, Heirs, Preparing, Session};
     #[pymodule_export]
     use crate::vqp::Vqp;
 

@@ -11,17 +11,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use elver_wire::{DcExtra, Deth, Flow, Headers, Message, PacketView, Psn, Route};
 
 use crate::canary::Canary;
-use crate::faults::Fault;
 use crate::model::Violation;
 use crate::network::Datagram;
 use crate::planting::Planter;
 use crate::rng::Rng;
-use crate::trace::Event;
-use crate::world::World;
 
 /// Packets that he chooses from.
 const HEARD_MAX: usize = 256;
-/// They arrive so late, at most, in nanoseconds.
+/// What he sends arrives so much later, at most, in nanoseconds.
 const LATE_NS: u64 = 20_000;
 /// A source port that any process gets: DC comes from a device's own alone.
 const OTHER_PORT: u16 = 50_000;
@@ -42,12 +39,12 @@ pub(crate) struct Forge {
 }
 
 /// What he sends.
-struct Forged {
-    datagram: Datagram,
+pub(crate) struct Forged {
+    pub(crate) datagram: Datagram,
     /// It comes from his own address.
     own: bool,
     /// It may have a device send again what is under way: what is sent in a peer's name may be out of sequence.
-    disturbs: bool,
+    pub(crate) disturbs: bool,
 }
 
 impl Forge {
@@ -60,7 +57,12 @@ impl Forge {
         self.tried.contains(&qpn)
     }
 
-    fn hear(&mut self, heard: Vec<Datagram>, strays: &[Datagram]) -> Result<(), Violation> {
+    /// What was sent of late, between hosts and to his address.
+    pub(crate) fn hear(
+        &mut self,
+        heard: Vec<Datagram>,
+        strays: &[Datagram],
+    ) -> Result<(), Violation> {
         self.heard.extend(heard);
         self.heard.drain(..self.heard.len().saturating_sub(HEARD_MAX));
         self.taken += strays.iter().map(|stray| stray.bytes.len() as u64).sum::<u64>();
@@ -73,8 +75,18 @@ impl Forge {
         Ok(())
     }
 
+    /// What he sends now, if anything, and how much later it arrives, in nanoseconds.
+    pub(crate) fn next(&mut self, planter: &mut Planter<Canary>) -> Option<(Forged, u64)> {
+        let forged =
+            if self.rng.percent(self.percent) { self.make(planter)? } else { return None };
+        if forged.own {
+            self.given += forged.datagram.bytes.len() as u64;
+        }
+        Some((forged, self.rng.between(1, LATE_NS)))
+    }
+
     /// Something like a packet that he has heard, if he can make anything of it.
-    fn next(&mut self, planter: &mut Planter<Canary>) -> Option<Forged> {
+    fn make(&mut self, planter: &mut Planter<Canary>) -> Option<Forged> {
         let chosen = self.rng.index(self.heard.len().max(1));
         let heard = self.heard.get(chosen)?.clone();
         let view = PacketView::parse(&heard.bytes).ok()?;
@@ -96,20 +108,11 @@ impl Forge {
             Route::Ud(_) => self.without_key(&heard, headers, &payload),
             Route::Rc | Route::Uc | Route::Xrc(_) | Route::Dc { .. } => {
                 let believed = !congestion && planter.strikes(Canary::UncheckedSource);
-                let flow = if believed { heard.flow } else { self.from_own(heard.flow) };
+                let flow = if believed { heard.flow } else { of_his(heard.flow) };
                 let datagram = Datagram::sealed(flow, &headers, &payload);
                 Some(Forged { datagram, own: !believed, disturbs: false })
             }
         }
-    }
-
-    /// The same from his own address.
-    fn from_own(&self, flow: Flow) -> Flow {
-        let address = match flow.dst.ip() {
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::new(10, 0, 9, 1)),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 9, 1)),
-        };
-        Flow { src: SocketAddr::new(address, flow.src.port()), ..flow }
     }
 
     /// In its sender's name, with a PSN that is far off.
@@ -152,35 +155,17 @@ impl Forge {
         let mut forged =
             Headers::new(route, headers.message(), headers.dest_qpn, headers.psn).ok()?;
         forged.ack_req = headers.ack_req;
-        let flow = if own { self.from_own(heard.flow) } else { heard.flow };
+        let flow = if own { of_his(heard.flow) } else { heard.flow };
         let datagram = Datagram::sealed(flow, &forged, payload);
         Some(Forged { datagram, own, disturbs: false })
     }
 }
 
-impl World {
-    /// Somebody forges, if this is a run in which somebody does.
-    pub(crate) fn forge(&mut self) -> Result<(), Violation> {
-        let Some(forge) = &mut self.forge else { return Ok(()) };
-        forge.hear(self.network.take_heard(), &self.network.take_strays())?;
-        if !forge.rng.percent(forge.percent) {
-            return Ok(());
-        }
-        let Some(forged) = forge.next(&mut self.planter) else { return Ok(()) };
-        let Forged { datagram, own, disturbs } = forged;
-        if own {
-            forge.given += datagram.bytes.len() as u64;
-        }
-        let at = self.now + forge.rng.between(1, LATE_NS);
-        let to = self.network.host_at(datagram.flow.dst.ip());
-        if let Some(to) = to {
-            if disturbs {
-                self.network.disturb(to);
-            }
-            self.trace.add(self.now, Event::Fault { what: Fault::Forge.name(), from: to, to });
-        }
-        self.network.count(Fault::Forge);
-        self.network.inject(at, datagram);
-        Ok(())
-    }
+/// The way of a packet that goes to the same host, from his own address.
+fn of_his(flow: Flow) -> Flow {
+    let address = match flow.dst.ip() {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::new(10, 0, 9, 1)),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 9, 1)),
+    };
+    Flow { src: SocketAddr::new(address, flow.src.port()), ..flow }
 }

@@ -9,6 +9,7 @@ use elver_verbs::{
 use elver_wire::{RnrTimer, Timeout};
 
 use crate::faults::Fault;
+use crate::forge::Forged;
 use crate::host::{Armed, Host};
 use crate::model::{Arena, EndpointId, Lane, LaneId, Phase, RecvQueue, Room, State, Violation};
 use crate::network::ONE_WAY_NS;
@@ -410,6 +411,24 @@ impl World {
             return Ok(());
         };
         self.lost(number, chunk, fault);
+        Ok(())
+    }
+
+    /// Somebody forges, if this is a run in which somebody does.
+    fn forge(&mut self) -> Result<(), Violation> {
+        let Some(forge) = &mut self.forge else { return Ok(()) };
+        forge.hear(self.network.take_heard(), &self.network.take_strays())?;
+        let Some((forged, late_ns)) = forge.next(&mut self.planter) else { return Ok(()) };
+        let Forged { datagram, disturbs, .. } = forged;
+        let to = self.network.host_at(datagram.flow.dst.ip());
+        if let Some(to) = to {
+            if disturbs {
+                self.network.disturb(to);
+            }
+            self.trace.add(self.now, Event::Fault { what: Fault::Forge.name(), from: to, to });
+        }
+        self.network.count(Fault::Forge);
+        self.network.inject(self.now + late_ns, datagram);
         Ok(())
     }
 
