@@ -100,7 +100,7 @@ fn lack(own: &Path, unbuilt: &[&str], absent: &[&str]) -> Option<String> {
         .collect();
     let mut commands = Vec::new();
     if !unbuilt.is_empty() {
-        commands.push("cargo build --release".to_string());
+        commands.push("cargo build --release -p elver-faas -p elver-python".to_string());
     }
     if !absent.is_empty() {
         commands.push(format!("sudo apt install {}", absent.join(" ")));
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(
             lack(own, &["libelver_python.so"], &["crun"]).unwrap(),
             "functions in Python cannot start: there is no `libelver_python.so` beside /x/elver, no `crun` on this \
-             machine; make it by\n  cargo build --release && sudo apt install crun"
+             machine; make it by\n  cargo build --release -p elver-faas -p elver-python && sudo apt install crun"
         );
         let absent = lack(own, &[], &["crun"]).unwrap();
         assert!(absent.ends_with("\n  sudo apt install crun"), "{absent}");
