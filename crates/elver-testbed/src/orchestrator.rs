@@ -87,6 +87,9 @@ impl Drop for Orchestrator {
 
 /// Whether there is a program of this path, or of this name in PATH.
 fn is_program(name: &str) -> bool {
+    if name.contains('/') {
+        return Path::new(name).is_file();
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|place| place.join(name).is_file())
 }
@@ -132,5 +135,6 @@ mod tests {
     fn programs_are_found_by_path_and_by_name() {
         assert!(is_program("/bin/sh") && is_program("sh"));
         assert!(!is_program("/bin/there-is-none") && !is_program("there-is-none"));
+        assert!(is_program("src/orchestrator.rs"), "a path is the working directory's, not PATH's");
     }
 }
