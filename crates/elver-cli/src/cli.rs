@@ -1,17 +1,22 @@
 //! The command line: which commands there are. What each is asked for stands with it.
 
 use clap::{Args, Parser, Subcommand};
+#[cfg(feature = "sim")]
 use elver_campaign::Sim;
+#[cfg(feature = "bench")]
 use elver_figures::Bench;
+#[cfg(feature = "launch")]
 use elver_launch::LaunchArgs;
 use elver_perf::perf::Perf;
 use elver_perf::perftest::PerftestArgs;
 use elver_perf::pingpong::PingpongArgs;
+#[cfg(feature = "verbs-profile")]
 use elver_profile::ProfileArgs;
 
 use crate::capture::CaptureArgs;
 use crate::demo::DemoArgs;
 use crate::devinfo::DevinfoArgs;
+#[cfg(feature = "faas")]
 use crate::faas::FaasArgs;
 use crate::install::InstallArgs;
 use crate::man::ManArgs;
@@ -67,15 +72,20 @@ pub(crate) enum Command {
     Capture(CaptureArgs),
     /// Runs a program that is linked to libibverbs on Elver's device, unmodified.
     Run(RunArgs),
+    #[cfg(feature = "launch")]
     /// Runs a program as the ranks of a group, which send each other messages.
     Launch(LaunchArgs),
+    #[cfg(feature = "faas")]
     /// Runs serverless functions in containers: cold, warm and forked.
     Faas(FaasArgs),
+    #[cfg(feature = "verbs-profile")]
     /// Shows where programs that use the host's libibverbs spend their set-up, and makes the fast library's cache.
     VerbsProfile(ProfileArgs),
+    #[cfg(feature = "sim")]
     /// Simulates networks of devices under faults, and checks every run.
     #[command(subcommand)]
     Sim(Sim),
+    #[cfg(feature = "bench")]
     /// Measures what docs/performance.md shows, each figure with its baseline beside it.
     #[command(subcommand)]
     Bench(Bench),

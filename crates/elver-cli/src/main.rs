@@ -4,12 +4,14 @@ mod capture;
 mod cli;
 mod demo;
 mod devinfo;
+#[cfg(feature = "faas")]
 mod faas;
 mod install;
 mod man;
 mod run;
 mod status;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -27,6 +29,10 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1).peekable();
     let done = if arguments.peek().is_some_and(|name| name == WORKER) {
         worker::run(&Worker::parse_from(arguments).task)
+    } else if let Some(command) = arguments.peek().and_then(|name| left_out(name)) {
+        Err(Failure::unusable(format!(
+            "this elver was built without `{command}`; one with all commands is built by: cargo build --release"
+        )))
     } else {
         run(Cli::parse().command)
     };
@@ -44,7 +50,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Devinfo(args) => devinfo::run(&args),
         Command::Capture(args) if args.command.is_empty() => capture::run(&args),
         Command::Capture(args) => record(&args),
+        #[cfg(feature = "sim")]
         Command::Sim(args) => elver_campaign::run(&args),
+        #[cfg(feature = "bench")]
         Command::Bench(args) => elver_figures::run(&args, &programs()?),
         Command::Demo(args) => demo::run(&args, &programs()?),
         Command::Status(args) => status::run(&args),
@@ -55,12 +63,29 @@ fn run(command: Command) -> Result<(), Failure> {
             Ok(())
         }
         Command::Run(args) => run::run(&args),
+        #[cfg(feature = "launch")]
         Command::Launch(args) => elver_launch::run(&args),
+        #[cfg(feature = "faas")]
         Command::Faas(args) => faas::run(&args, &programs()?),
+        #[cfg(feature = "verbs-profile")]
         Command::VerbsProfile(args) => elver_profile::run(&args, programs()?.own()),
         Command::Man(args) => man::run(&args, Cli::command()),
         Command::Install(args) => install::run(&args, &Cli::command(), &programs()?),
     }
+}
+
+/// The command of this name, if this program was built without it.
+fn left_out(name: &OsStr) -> Option<&'static str> {
+    let all = [
+        ("bench", cfg!(feature = "bench")),
+        ("faas", cfg!(feature = "faas")),
+        ("launch", cfg!(feature = "launch")),
+        ("sim", cfg!(feature = "sim")),
+        ("verbs-profile", cfg!(feature = "verbs-profile")),
+    ];
+    all.into_iter()
+        .find(|(command, is_there)| name == *command && !is_there)
+        .map(|(command, _)| command)
 }
 
 /// Runs the command that stands behind the options of `elver capture`, its devices recording.

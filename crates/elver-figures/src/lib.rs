@@ -32,6 +32,7 @@ mod rpc;
 mod start;
 mod storm;
 mod stream;
+mod virtual_nodes;
 mod vqp_load;
 mod window;
 mod zero_copy;

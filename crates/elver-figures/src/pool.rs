@@ -7,13 +7,13 @@ use elver_console::{Failure, Progress, say};
 use elver_core::{Config, ConnectOptions, Policy, Via, VqpId};
 use elver_sim::Rng;
 use elver_testbed::node;
-use elver_testbed::virtual_nodes::{Target, VirtualNodes};
 use elver_verbs::Time;
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use crate::report::contract;
 use crate::report::rows::Figure;
+use crate::virtual_nodes::{Target, VirtualNodes};
 
 /// READs of a batch, and the nodes that they go to, as in figure 14a.
 const BATCH: usize = 64;

@@ -9,17 +9,19 @@
 //! | [`pair`] | two ends, each a thread with a core, on two addresses or in two namespaces |
 //! | [`node`](mod@node), [`node_pair`] | an embedded node, and such at the two ends of a pair |
 //! | [`hosts`] | hosts by the hundred on one thread, which answer real packets |
-//! | [`virtual_nodes`] | nodes in the simulator's virtual time |
 //! | [`tcp`], [`ways`] | what is connected: TCP, and VQPs by each way |
 //! | [`sample`], [`meet`], [`seat`], [`pattern`] | latencies; a common start; cores; bytes that say where they belong |
 //!
 //! Nothing is left behind, however the process ends that made it.
 
 pub mod cluster;
+#[cfg(feature = "nodes")]
 pub mod hosts;
 pub mod meet;
 mod netns;
+#[cfg(feature = "nodes")]
 pub mod node;
+#[cfg(feature = "nodes")]
 pub mod node_pair;
 pub mod orchestrator;
 pub mod pair;
@@ -28,6 +30,5 @@ pub mod programs;
 pub mod sample;
 pub mod seat;
 pub mod tcp;
-pub mod virtual_nodes;
 pub mod ways;
 pub mod worker;

@@ -2,6 +2,7 @@
 //! ([`Programs`](crate::programs::Programs)), with a task. What they have to say goes out as lines of
 //! JSON; the end of their standard input ends them.
 
+#[cfg(feature = "nodes")]
 mod abroad;
 pub mod client;
 pub mod member;
@@ -30,6 +31,7 @@ pub fn run(task: &str) -> Result<(), Failure> {
         // Nobody hears them any more when they have begun: what goes wrong they say to people.
         Task::Target { at } => return Ok(target::run(at)?),
         Task::Sink { at } => return Ok(sink::run(at)?),
+        #[cfg(feature = "nodes")]
         Task::Abroad { at: _, meta, first, hosts } => {
             return Ok(abroad::run(*meta, *first, *hosts)?);
         }

@@ -1,6 +1,6 @@
 //! What a worker is asked for, and what it must know.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -43,8 +43,9 @@ pub enum Task {
     Storm { at: Place, to: Known },
     /// Takes messages, and does nothing with them.
     Sink { at: Place },
+    #[cfg(feature = "nodes")]
     /// A meta server, and hosts with their memory, from an address on.
-    Abroad { at: Place, meta: IpAddr, first: Ipv4Addr, hosts: u32 },
+    Abroad { at: Place, meta: std::net::IpAddr, first: std::net::Ipv4Addr, hosts: u32 },
     /// As first, from the program's begin.
     Program { at: Place, to: Known },
     /// Connects to a TCP server that echoes.
@@ -65,10 +66,11 @@ impl Task {
             | Task::First { at, .. }
             | Task::Storm { at, .. }
             | Task::Sink { at }
-            | Task::Abroad { at, .. }
             | Task::Program { at, .. }
             | Task::TcpProgram { at, .. }
             | Task::Member { at, .. } => at,
+            #[cfg(feature = "nodes")]
+            Task::Abroad { at, .. } => at,
         }
     }
 }

@@ -11,11 +11,10 @@ use elver_core::{
 };
 use elver_nodesim::SimCore;
 use elver_sim::{FaultPlan, SimNet};
+use elver_testbed::node;
 use elver_verbs::{
     AccessFlags, Device, MrInfo, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Time,
 };
-
-use crate::node;
 
 /// The node that asks.
 const ASKER: usize = 0;
@@ -29,7 +28,7 @@ const STALL_NS: u64 = 1_000_000_000;
 const TURNS_MAX: u32 = 10_000;
 
 /// Nodes on one clock.
-pub struct VirtualNodes {
+pub(crate) struct VirtualNodes {
     net: SimNet,
     nodes: Vec<VirtualNode>,
     client: ClientId,
@@ -46,14 +45,18 @@ struct VirtualNode {
 
 /// Memory of a server's.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub(crate) struct Target {
     server: usize,
     remote: RemoteAddr,
 }
 
 impl VirtualNodes {
     /// A node that asks, with this configuration, a meta server, and so many servers.
-    pub fn new(servers: usize, config: &Config, seed: u64) -> Result<(VirtualNodes, Vec<Target>)> {
+    pub(crate) fn new(
+        servers: usize,
+        config: &Config,
+        seed: u64,
+    ) -> Result<(VirtualNodes, Vec<Target>)> {
         let hosts = servers + 2;
         let address = |host: usize| IpAddr::V4(Ipv4Addr::new(10, 0, 0, host as u8 + 1));
         let net = SimNet::new((0..hosts).map(address).collect(), &FaultPlan::default(), seed);
@@ -81,12 +84,12 @@ impl VirtualNodes {
     }
 
     /// The virtual time.
-    pub fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         self.net.now()
     }
 
     /// A VQP that is connected to a server.
-    pub fn connect(&mut self, to: Target, options: ConnectOptions) -> Result<(VqpId, Via)> {
+    pub(crate) fn connect(&mut self, to: Target, options: ConnectOptions) -> Result<(VqpId, Via)> {
         let (gid, now) = (self.net.gid(to.server), self.net.now());
         let client = self.client;
         let core = self.asker();
@@ -109,7 +112,7 @@ impl VirtualNodes {
     }
 
     /// Posts a READ.
-    pub fn read(&mut self, vqp: VqpId, from: Target) -> Result<()> {
+    pub(crate) fn read(&mut self, vqp: VqpId, from: Target) -> Result<()> {
         let sges = [Sge { addr: self.local.addr, length: READ_BYTES, lkey: self.local.lkey }];
         let wr = SendWr {
             wr_id: 0,
@@ -123,7 +126,7 @@ impl VirtualNodes {
     }
 
     /// Lets time pass until something completes, and takes that.
-    pub fn take(&mut self, into: &mut [Completion]) -> Result<usize> {
+    pub(crate) fn take(&mut self, into: &mut [Completion]) -> Result<usize> {
         let (client, start) = (self.client, self.net.now());
         loop {
             let taken = self.nodes[ASKER].core.poll_completions(client, into);
@@ -136,7 +139,7 @@ impl VirtualNodes {
     }
 
     /// Lets time pass until a moment.
-    pub fn advance(&mut self, to: Time) -> Result<()> {
+    pub(crate) fn advance(&mut self, to: Time) -> Result<()> {
         while let Some(next) = self.next().filter(|next| *next <= to) {
             self.run_until(next)?;
         }
