@@ -106,12 +106,18 @@ fn lack(own: &Path, unbuilt: &[&str], absent: &[&str]) -> Option<String> {
         commands.push("cargo build --release -p elver-faas -p elver-python".to_string());
     }
     if !absent.is_empty() {
-        commands.push(format!("sudo apt install {}", absent.join(" ")));
+        let packages: Vec<_> = absent.iter().map(|name| package(name)).collect();
+        commands.push(format!("sudo apt install {}", packages.join(" ")));
     }
     let (missing, commands) = (missing.join(", "), commands.join(" && "));
     (!missing.is_empty()).then(|| {
         format!("functions in Python cannot start: there is {missing}; make it by\n  {commands}")
     })
+}
+
+/// Debian's package of a program: `docker` is another one's name there.
+fn package(program: &str) -> &str {
+    if program == "docker" { "docker.io" } else { program }
 }
 
 #[cfg(test)]
@@ -129,6 +135,12 @@ mod tests {
         );
         let absent = lack(own, &[], &["crun"]).unwrap();
         assert!(absent.ends_with("\n  sudo apt install crun"), "{absent}");
+        let absent = lack(own, &[], &["docker"]).unwrap();
+        assert!(
+            absent
+                .ends_with("no `docker` on this machine; make it by\n  sudo apt install docker.io"),
+            "{absent}"
+        );
     }
 
     #[test]
