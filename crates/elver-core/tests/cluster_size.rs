@@ -1,12 +1,10 @@
 //! As many nodes as a cluster may have by default: all are found, in a READ or two each, and the table
-//! takes memory for those that there are.
-
-mod common;
+//! takes memory for those that there are. A program of its own, since it looks at all of its memory.
 
 use std::net::IpAddr;
 
-use common::network;
 use elver_core::*;
+use elver_sim::{FaultPlan, SimNet};
 use elver_verbs::*;
 
 /// The default of `meta.nodes_max`.
@@ -14,8 +12,12 @@ const NODES: u32 = 65_536;
 /// Rounds that a connect may take.
 const ROUNDS_MAX: u32 = 1_000;
 
+fn address(node: u32) -> IpAddr {
+    IpAddr::from((0x0b00_0000 + node).to_be_bytes())
+}
+
 fn gid(node: u32) -> Gid {
-    Gid::from(IpAddr::from((0x0b00_0000 + node).to_be_bytes()))
+    Gid::from(address(node))
 }
 
 /// Bytes of this process that take memory.
@@ -27,7 +29,7 @@ fn resident_bytes() -> u64 {
 
 #[test]
 fn a_table_of_65536_nodes_takes_memory_for_those_that_there_are() {
-    let net = network(0, 1);
+    let net = SimNet::new([1, 2].map(address).to_vec(), &FaultPlan::default(), 1);
     let now = || net.now();
     let core = |host: usize| {
         let device = net.device(host, elver_sim::Config::default()).unwrap();

@@ -1,9 +1,5 @@
 //! Nodes in the simulator's virtual time, in which code takes none: how long something takes is then
 //! what waits for packets and for timers, and the same in every run.
-#![allow(dead_code)] // Each test binary uses a part of it.
-
-#[path = "stubborn.rs"]
-pub mod stubborn;
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -11,7 +7,7 @@ use elver_core::*;
 use elver_sim::{FaultPlan, SimNet};
 use elver_verbs::*;
 
-use stubborn::Stubborn;
+use crate::common::stubborn::Stubborn;
 
 /// Nothing here takes longer, in virtual time.
 const STALL_NS: u64 = 600_000_000_000;

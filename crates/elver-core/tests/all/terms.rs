@@ -1,13 +1,10 @@
 //! Nodes that are configured differently: what each promises in its record counts, and a send queue
 //! that holds a WR up for longer than any promise harms nobody else.
 
-#[path = "common/virtual_time.rs"]
-mod virtual_time;
-
+use crate::common::virtual_time::Nodes;
 use elver_core::*;
 use elver_sim::SimMemory;
 use elver_verbs::*;
-use virtual_time::Nodes;
 
 const MS: u64 = 1_000_000;
 const ALL: AccessFlags =

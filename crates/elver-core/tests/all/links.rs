@@ -1,8 +1,6 @@
 //! RC QPs between nodes: made for the hot, for whoever asks for one, and closed; VQPs that move.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use elver_core::*;
 use elver_verbs::*;
 

@@ -2,16 +2,13 @@
 //! executed and not yet acknowledged: nothing is executed twice for that, and nobody is told that
 //! something was done which was not.
 
-#[path = "common/virtual_time.rs"]
-mod virtual_time;
-
 use std::collections::BTreeMap;
 
 use elver_core::*;
 use elver_sim::SimMemory;
 use elver_verbs::*;
 
-use virtual_time::Nodes;
+use crate::common::virtual_time::Nodes;
 
 const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_WRITE)

@@ -1,6 +1,5 @@
 //! Whoever has a UDP socket: makes any RoCEv2 packet that he likes and sends it from any address and
 //! port. What he is given here an attacker would have to guess, or to have heard.
-#![allow(dead_code)] // Each test binary uses a part of it.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,14 +1,11 @@
 //! Crowds of connects that need RC QPs: all end, in order, as soon as the work that they make is
 //! done. In virtual time, so that a back-off that anybody waits for shows.
 
-#[path = "common/virtual_time.rs"]
-mod virtual_time;
-
 use std::collections::VecDeque;
 
+use crate::common::virtual_time::Nodes;
 use elver_core::*;
 use elver_verbs::{Gid, Payload, SendFlags, SendOp, SendWr, Sge, Time};
-use virtual_time::Nodes;
 
 /// A round trip of the simulated network, with what nodes need for the processing of packets.
 const ROUND_TRIP_NS: u64 = 10_000;

@@ -1,8 +1,6 @@
 //! Messages: ports, accepting, replies, backlog, refusals.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use elver_core::*;
 use elver_sim::Rng;
 use elver_verbs::*;

@@ -1,11 +1,8 @@
 //! What the high class, while it is loaded, asks of the low one beside its rate.
 
-#[path = "common/virtual_time.rs"]
-mod virtual_time;
-
+use crate::common::virtual_time::Nodes;
 use elver_core::*;
 use elver_verbs::*;
-use virtual_time::Nodes;
 
 /// The window in which the high class's load is counted, by default.
 const WINDOW_NS: u64 = 1_000_000;

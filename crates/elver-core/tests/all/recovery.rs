@@ -1,8 +1,6 @@
 //! What fails on a shared lane ends for the guilty alone; what goes leaves nothing behind.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use elver_core::*;
 use elver_verbs::*;
 

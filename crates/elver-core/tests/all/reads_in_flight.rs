@@ -1,8 +1,6 @@
 //! READs in flight towards a peer that serves fewer at once than this node may have outstanding.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use elver_core::*;
 use elver_verbs::*;
 

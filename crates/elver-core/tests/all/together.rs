@@ -1,12 +1,9 @@
 //! WRs that a process posts in one call go to the device in one call: a device sends at once what a call posts, so that
 //! what comes in two costs two packets' system calls at either end.
 
-#[path = "common/virtual_time.rs"]
-mod virtual_time;
-
+use crate::common::virtual_time::Nodes;
 use elver_core::*;
 use elver_verbs::*;
-use virtual_time::Nodes;
 
 /// How often completions are looked for.
 const LOOK_NS: u64 = 1_000;

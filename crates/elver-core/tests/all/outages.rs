@@ -1,11 +1,8 @@
 //! A DCI that the device does not set going again: nobody's work is lost, and it is tried again.
 
-#[path = "common/virtual_time.rs"]
-mod virtual_time;
-
+use crate::common::virtual_time::Nodes;
 use elver_core::*;
 use elver_verbs::*;
-use virtual_time::Nodes;
 
 const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_WRITE)
@@ -23,7 +20,7 @@ struct Scene {
     nodes: Nodes,
     near: MrInfo,
     far: MrInfo,
-    words: <virtual_time::stubborn::Stubborn as Device>::Memory,
+    words: <crate::common::stubborn::Stubborn as Device>::Memory,
     gone: MrInfo,
     guilty: VqpId,
     innocent: Vec<VqpId>,
@@ -126,7 +123,7 @@ impl Scene {
         self.nodes.nodes[1].core.stats()
     }
 
-    fn device(&mut self) -> &mut virtual_time::stubborn::Stubborn {
+    fn device(&mut self) -> &mut crate::common::stubborn::Stubborn {
         self.nodes.nodes[1].core.device()
     }
 }
@@ -134,7 +131,7 @@ impl Scene {
 fn region(
     nodes: &mut Nodes,
     n: usize,
-) -> (MrInfo, <virtual_time::stubborn::Stubborn as Device>::Memory) {
+) -> (MrInfo, <crate::common::stubborn::Stubborn as Device>::Memory) {
     let node = &mut nodes.nodes[n];
     let memory = node.core.device().alloc_memory(4096).unwrap();
     (node.core.reg_mr(node.client, memory.clone(), None, ALL).unwrap(), memory)

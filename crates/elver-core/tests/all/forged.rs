@@ -1,12 +1,10 @@
 //! Packets of somebody who is no node, or not the one that he says.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use common::attacker::{self, Attacker};
-use common::*;
+use crate::common::attacker::{self, Attacker};
+use crate::common::*;
 use elver_core::*;
 use elver_sim::SimDevice;
 use elver_verbs::*;
@@ -342,7 +340,7 @@ fn so_many_requests_of_strangers_wait_and_of_one_of_them() {
     let begun = cluster.now();
     for from in 0..STRANGERS {
         let address = SocketAddr::new(IpAddr::from([11, 0, 0, from as u8]), UDP_PORT);
-        let stranger = Attacker::new(&cluster.net, address, common::address(2));
+        let stranger = Attacker::new(&cluster.net, address, crate::common::address(2));
         for id in 0..=OF_ONE as u64 {
             let (qpn, qkey) = (record.control_qpn, record.control_qkey());
             stranger.control(qpn, qkey, attacker::QPN, id, meta());

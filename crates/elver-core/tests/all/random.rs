@@ -1,11 +1,9 @@
 //! Random work by many VQPs, some of it refused, some of it destroyed: each WR has one outcome, in
 //! order, at its owner, and nothing is left in the end.
 
-mod common;
-
 use std::collections::{HashMap, VecDeque};
 
-use common::*;
+use crate::common::*;
 use elver_core::*;
 use elver_verbs::*;
 

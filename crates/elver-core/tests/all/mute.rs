@@ -1,9 +1,6 @@
 //! A member gone bad: it is registered, agrees to each RC QP that it is asked for, and answers nothing
 //! over any.
 
-#[path = "common/virtual_time.rs"]
-mod virtual_time;
-
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use elver_core::*;
@@ -13,7 +10,7 @@ use elver_wire::{
     Deth, Flow, Headers, Message, PacketView, Psn, Qpn, Route, Tail, UDP_PORT, packet_len,
 };
 
-use virtual_time::Nodes;
+use crate::common::virtual_time::Nodes;
 
 /// Where it is: no host of the simulation's has this address.
 const MEMBER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 9, 1));
@@ -84,7 +81,7 @@ fn who_agrees_to_rc_qps_and_answers_nothing_over_them_is_not_asked_for_ever() {
     nodes.nodes[0].core.meta_put(Gid::from(MEMBER), record()).unwrap();
     let vqp = nodes.vqp(1, VqpInit::default());
     let (now, options) = (nodes.net.now(), ConnectOptions::default());
-    let virtual_time::Node { core, client, .. } = &mut nodes.nodes[1];
+    let crate::common::virtual_time::Node { core, client, .. } = &mut nodes.nodes[1];
     core.qconnect(*client, vqp, Gid::from(MEMBER), 7, options, 1, now).unwrap();
     pass(&mut nodes, 2_000);
     assert_eq!(nodes.connected(1), Some((vqp, Ok(Via::Rc))));
@@ -96,13 +93,13 @@ fn who_agrees_to_rc_qps_and_answers_nothing_over_them_is_not_asked_for_ever() {
 
     // What is posted has it ask once more, and fails then.
     let now = nodes.net.now();
-    let virtual_time::Node { core, client, .. } = &mut nodes.nodes[1];
+    let crate::common::virtual_time::Node { core, client, .. } = &mut nodes.nodes[1];
     let (op, flags) = (SendOp::Send, SendFlags::SIGNALED);
     let wr = SendWr { wr_id: 3, op, flags, payload: Payload::Inline(b"hello"), dest: None };
     core.post_send(*client, vqp, &[wr], now).unwrap();
     pass(&mut nodes, 2_000);
     assert_eq!(links(&nodes), (3, 3));
-    let virtual_time::Node { core, client, .. } = &mut nodes.nodes[1];
+    let crate::common::virtual_time::Node { core, client, .. } = &mut nodes.nodes[1];
     let mut into = [Completion { vqp: VqpId(0), source: None, wc: Wc::default() }; 4];
     assert_eq!(core.poll_completions(*client, &mut into), 1);
     assert_eq!((into[0].wc.wr_id, into[0].wc.status), (3, WcStatus::RetryExcErr));

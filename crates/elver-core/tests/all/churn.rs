@@ -1,11 +1,9 @@
 //! VQPs of every policy that come, work and go at random, on so few RC QPs that they move all the
 //! time: each WR is executed once, completes once and in order, and nothing is left.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use elver_core::*;
 use elver_verbs::*;
 

@@ -1,10 +1,8 @@
 //! What connections take: KRCORE's 6.3 MB at 5,000 peers, and a constant for each VQP.
 
-mod common;
-
 use std::net::IpAddr;
 
-use common::network;
+use crate::common::network;
 use elver_core::*;
 use elver_sim::{SimDevice, SimNet};
 use elver_verbs::*;
@@ -31,7 +29,7 @@ fn end(net: &SimNet, host: usize) -> End {
     let limits = ClientLimits { vqps: VQPS, completions: VQPS, ..ClientLimits::default() };
     let client = core.client_open(limits).unwrap();
     let memory = core.device().alloc_memory(4_096).unwrap();
-    let region = core.reg_mr(client, memory, None, common::ALL).unwrap();
+    let region = core.reg_mr(client, memory, None, crate::common::ALL).unwrap();
     End { core, client, region }
 }
 
@@ -90,7 +88,7 @@ fn connections_take_what_is_promised() {
     assert!(each(&own.core) <= VQP_BYTES_MAX, "{} bytes", each(&own.core));
     let sges = [Sge { addr: own.region.addr, length: 8, lkey: own.region.lkey }];
     let remote = RemoteAddr { addr: meta.region.addr, rkey: meta.region.rkey };
-    let read = common::wr(0, SendOp::Read(remote), &sges);
+    let read = crate::common::wr(0, SendOp::Read(remote), &sges);
     for vqp in &vqps {
         own.core.post_send(own.client, *vqp, &[read], now()).unwrap();
         let mut done = [Completion { vqp: *vqp, source: None, wc: Wc::default() }];

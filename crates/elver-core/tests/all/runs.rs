@@ -1,9 +1,7 @@
 //! WRs that go to the device by the call that posts them, and end in runs: whatever stands between them, each does
 //! what it says, and is told or not as was asked.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use elver_core::*;
 use elver_verbs::*;
 

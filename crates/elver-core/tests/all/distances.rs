@@ -1,13 +1,10 @@
 //! Whole nodes on links of different length: which meta server they ask, and that what leases promise
 //! holds where links are slow, packets are lost and queues are full.
 
-#[path = "common/virtual_time.rs"]
-mod virtual_time;
-
+use crate::common::virtual_time::Nodes;
 use elver_core::*;
 use elver_sim::{FaultPlan, Rates, Rng, SimMemory};
 use elver_verbs::*;
-use virtual_time::Nodes;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;

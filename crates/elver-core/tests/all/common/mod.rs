@@ -1,8 +1,9 @@
 //! Nodes that look at the network in turns, in virtual time: what a test waits for comes or does not,
 //! however busy the machine is.
-#![allow(dead_code)] // Each test binary uses a part of it.
 
 pub mod attacker;
+pub mod stubborn;
+pub mod virtual_time;
 
 use std::net::IpAddr;
 

@@ -1,8 +1,6 @@
 //! What peers can make a whole node hold by sending messages to its clients.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use elver_core::*;
 use elver_verbs::*;
 

@@ -1,8 +1,6 @@
 //! Connecting, and READs, WRITEs and atomics through VQPs, between nodes on loopback addresses.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use elver_core::*;
 use elver_verbs::*;
 

@@ -1,8 +1,6 @@
 //! Senders that are faster than their receivers.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use elver_core::*;
 use elver_verbs::*;
 

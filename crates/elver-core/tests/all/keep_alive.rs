@@ -1,8 +1,6 @@
 //! A VQP whose peer has gone tells, also one that only waits; and none tells whose peer is there.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use elver_core::*;
 use elver_verbs::*;
 

@@ -1,8 +1,6 @@
 //! A node that starts anew: nothing that others know of the one before is taken for its.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use elver_core::*;
 use elver_verbs::*;
 
