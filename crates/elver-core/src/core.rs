@@ -461,7 +461,7 @@ impl<D: Device> Core<D> {
             client: vqp.client,
             state: vqp.phase.state(),
             bound: vqp.bound.map(NonZeroU16::get),
-            peer: vqp.peer.map(|peer| (self.gid_of(peer), vqp.peer_port)),
+            peer: vqp.peer.map(|peer| (self.gid_of(peer), vqp.peer_port())),
             via: vqp.via,
             class: vqp.class,
             outstanding: vqp.sq.len(),

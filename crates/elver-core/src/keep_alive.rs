@@ -29,6 +29,7 @@ mod tests;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use core::num::NonZeroU16;
 use core::ops::Bound;
 
 use crate::VqpId;
@@ -92,6 +93,9 @@ pub(crate) struct Facts {
     pub(crate) samples: Samples,
 }
 
+/// The ports of one question, or the numbers of their bindings.
+pub(crate) type PortsAsked = [Option<NonZeroU16>; PORTS_ASKED];
+
 /// Ids of VQPs, and how far each has got.
 pub(crate) type Samples = [Option<(VqpId, u32)>; SAMPLES];
 
@@ -101,7 +105,7 @@ pub(crate) enum Step {
     /// Nothing.
     Rest,
     /// It is asked; and looked up, if it has not answered for long: it may be another by now.
-    Ask { to: ControlAddr, id: u64, ports: [u16; PORTS_ASKED], late: bool },
+    Ask { to: ControlAddr, id: u64, ports: PortsAsked, late: bool },
     /// It is looked up: nobody here knows where to ask.
     LookUp,
     /// Its VQPs fail.
@@ -171,9 +175,9 @@ struct Watch {
     unknown: Option<u64>,
     given_up: bool,
     samples: Samples,
-    ports: BTreeMap<u16, Port>,
-    /// The last port that was asked about; 0 before the first.
-    port_asked: u16,
+    ports: BTreeMap<NonZeroU16, Port>,
+    /// The last port that was asked about in this turn.
+    port_asked: Option<NonZeroU16>,
     due: u64,
 }
 
@@ -185,7 +189,7 @@ struct Round {
     id: u64,
     since: u64,
     tries: u32,
-    ports: [u16; PORTS_ASKED],
+    ports: PortsAsked,
 }
 
 impl KeepAlive {
@@ -280,7 +284,7 @@ impl KeepAlive {
     }
 
     /// A VQP that is connected to a node counts; so does the port, if it is to be asked about.
-    pub(crate) fn enroll(&mut self, key: NodeKey, vqp: VqpId, port: Option<u16>) {
+    pub(crate) fn enroll(&mut self, key: NodeKey, vqp: VqpId, port: Option<NonZeroU16>) {
         let awake = self.awake;
         let watch = self.nodes.entry(key).or_insert_with(|| {
             self.due.insert((awake, key));
@@ -300,7 +304,7 @@ impl KeepAlive {
     }
 
     /// A VQP is not connected to a node any longer.
-    pub(crate) fn leave(&mut self, key: NodeKey, vqp: VqpId, port: Option<u16>) {
+    pub(crate) fn leave(&mut self, key: NodeKey, vqp: VqpId, port: Option<NonZeroU16>) {
         let Some(watch) = self.nodes.get_mut(&key) else {
             return bug!("a VQP leaves a node that nobody looks at");
         };
@@ -348,14 +352,14 @@ impl KeepAlive {
         (peer, qpn): (PeerId, u32),
         id: u64,
         turns: bool,
-        bound: &[u16; PORTS_ASKED],
+        bound: &PortsAsked,
     ) -> Option<(NodeKey, Vec<VqpId>)> {
         let (times, awake) = (self.times?, self.awake);
         let all = NodeKey { peer, tag: 0 }..=NodeKey { peer, tag: u16::MAX };
         let asked = |watch: &Watch| watch.asked.is_some_and(|at| at.id == id && at.to.qpn == qpn);
         let (&key, watch) = self.nodes.range_mut(all).find(|(_, watch)| asked(watch))?;
         let parted = watch.answered(turns, bound, awake);
-        let asks_on = watch.port_asked > 0 && watch.ports_left().next().is_some();
+        let asks_on = watch.port_asked.is_some() && watch.ports_left().next().is_some();
         let due = awake + if asks_on { 1 } else { times.quiet };
         self.reschedule(key, due);
         Some((key, parted))
@@ -399,7 +403,7 @@ impl Watch {
             given_up: false,
             samples: Samples::default(),
             ports: BTreeMap::new(),
-            port_asked: 0,
+            port_asked: None,
             due: awake,
         }
     }
@@ -463,27 +467,27 @@ impl Watch {
     /// Asks anew, about the ports that have their turn.
     fn ask(&mut self, to: ControlAddr, awake: u64, rng: &mut Rng) -> Step {
         self.rounds += 1;
-        let mut ports = [0; PORTS_ASKED];
+        let mut ports = [None; PORTS_ASKED];
         if self.ports_left().next().is_none() {
-            self.port_asked = 0;
+            self.port_asked = None;
         }
         for (into, port) in ports.iter_mut().zip(self.ports_left()) {
-            *into = port;
+            *into = Some(port);
         }
-        self.port_asked = ports.into_iter().max().unwrap_or(0);
+        self.port_asked = ports.into_iter().flatten().max();
         let id = rng.next_u64();
         self.asked = Some(Round { to, id, since: awake, tries: 1, ports });
         Step::Ask { to, id, ports, late: false }
     }
 
     /// The ports behind the one that was asked about last.
-    fn ports_left(&self) -> impl Iterator<Item = u16> {
-        let behind = (Bound::Excluded(self.port_asked), Bound::Unbounded);
+    fn ports_left(&self) -> impl Iterator<Item = NonZeroU16> {
+        let behind = (self.port_asked.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         self.ports.range(behind).map(|(port, _)| *port)
     }
 
     /// Takes an answer; returns the VQPs whose ports are others' by now.
-    fn answered(&mut self, turns: bool, bound: &[u16; PORTS_ASKED], awake: u64) -> Vec<VqpId> {
+    fn answered(&mut self, turns: bool, bound: &PortsAsked, awake: u64) -> Vec<VqpId> {
         let Some(round) = self.asked.take() else {
             bug!("an answer is to no question");
             return Vec::new();
@@ -491,7 +495,9 @@ impl Watch {
         (self.heard, self.turns) = (awake, Some(turns));
         let mut parted = Vec::new();
         for (port, bound) in round.ports.into_iter().zip(bound) {
-            if let Some(entry) = self.ports.get_mut(&port) {
+            if let Some(port) = port
+                && let Some(entry) = self.ports.get_mut(&port)
+            {
                 entry.hear(*bound, self.rounds, &mut parted);
                 if entry.is_empty() {
                     self.ports.remove(&port);

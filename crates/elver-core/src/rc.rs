@@ -46,10 +46,8 @@ pub(crate) struct RcLink {
     pub(crate) qpn: u32,
     /// PSN that it sends first.
     pub(crate) psn: u32,
-    /// QPN of the other end, once it is known.
-    pub(crate) peer_qpn: u32,
-    /// READs and atomics that the other end serves at once, once it is known.
-    pub(crate) peer_rd_atomic: u8,
+    /// The other end, once it is known.
+    pub(crate) peer_end: Option<PeerEnd>,
     /// The peer.
     pub(crate) peer: PeerId,
     /// Where the node takes requests that the link was agreed with: what is known of the peer may be
@@ -66,10 +64,25 @@ pub(crate) struct RcLink {
     pub(crate) depth: u32,
     /// When it was made.
     pub(crate) since: Time,
-    /// Path MTU, once it is connected.
-    pub(crate) mtu: Option<Mtu>,
     /// How far its other end got, which counts when this one has failed.
     pub(crate) reached: Reached,
+}
+
+/// The other end of an RC QP, as its node has told of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerEnd {
+    pub(crate) qpn: u32,
+    /// READs and atomics that it serves at once.
+    pub(crate) rd_atomic: u8,
+    /// Path MTU: both ends carry it.
+    pub(crate) mtu: Mtu,
+}
+
+impl RcLink {
+    /// Whether it is connected to the end of this number.
+    pub(crate) fn leads_to(&self, qpn: u32) -> bool {
+        self.peer_end.is_some_and(|end| end.qpn == qpn)
+    }
 }
 
 /// How far the other end of an RC QP got with what it was sent.
@@ -576,8 +589,7 @@ mod tests {
             qp: Qp(peer),
             qpn: 1_000 + peer,
             psn: 0,
-            peer_qpn: 0,
-            peer_rd_atomic: 16,
+            peer_end: None,
             peer: PeerId::numbered(peer),
             control: ControlAddr { gid: elver_verbs::Gid::default(), qpn: 2, qkey: 2 },
             class: Class::Low,
@@ -586,7 +598,6 @@ mod tests {
             lane: None,
             depth: 100,
             since: Time(used),
-            mtu: None,
             reached: Reached::Unasked,
         }
     }

@@ -123,7 +123,8 @@ pub(crate) struct Vqp {
     pub(crate) peer: Option<PeerId>,
     /// The VQPs before and behind it in the list of its peer's.
     pub(crate) beside: [MaybeVqp; 2],
-    pub(crate) peer_port: u16,
+    /// The port there that it was connected to.
+    pub(crate) peer_port: Option<NonZeroU16>,
     /// The VQP there that messages go to; without one they go to the port.
     pub(crate) peer_vqp: MaybeVqp,
     /// Where it posts, if it is connected and has a lane. It may change only while nothing is on the
@@ -234,8 +235,14 @@ impl Vqp {
     pub(crate) fn destination(&self) -> (u16, u32) {
         match self.peer_vqp.get() {
             Some(vqp) => (0, vqp.0),
-            None => (self.peer_port, 0),
+            None => (self.peer_port(), 0),
         }
+    }
+
+    /// The port there that it was connected to, as who asks is told it: 0 if that was none.
+    #[inline]
+    pub(crate) fn peer_port(&self) -> u16 {
+        self.peer_port.map_or(0, NonZeroU16::get)
     }
 
     /// Names a message of its to its receiver.

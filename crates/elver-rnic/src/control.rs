@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Memory, Mr, MrInfo, Mw, MwInfo,
@@ -184,7 +185,7 @@ impl<M: Memory> Rnic<M> {
         let id = hw.srqs.insert(&mut hw.rng, |_| SharedReceiveQueue {
             pd: init.pd.0,
             queue: RecvQueue::new(init.max_wr, init.max_sge),
-            limit: 0,
+            limit: None,
             users: 0,
             xrc: None,
         })?;
@@ -215,7 +216,7 @@ impl<M: Memory> Rnic<M> {
     pub fn modify_srq(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {
         let shared = self.hw.srqs.require_mut(srq.0)?;
         in_range("srq_limit", u64::from(limit), 0, u64::from(shared.queue.capacity()))?;
-        shared.limit = limit;
+        shared.limit = NonZeroU32::new(limit);
         Ok(())
     }
 
@@ -229,7 +230,7 @@ impl<M: Memory> Rnic<M> {
         Ok(SrqAttr {
             max_wr: shared.queue.capacity(),
             max_sge: shared.queue.max_sge(),
-            limit: shared.limit,
+            limit: shared.limit.map_or(0, NonZeroU32::get),
         })
     }
 

@@ -95,7 +95,7 @@ impl<T> Table<T> {
     /// An index for a look-up, which misses where there is no object.
     #[inline]
     fn slot(&self, id: u32) -> usize {
-        self.cells.get(self.cell(id)).map_or(usize::MAX, |slot| slot.index())
+        self.cells.get(self.cell(id)).copied().unwrap_or(MaybeSlot::NONE).index()
     }
 
     #[inline]

@@ -2,6 +2,8 @@
 //! posts them (Algorithm 2); they end in runs. They are READs and WRITEs of regions that are known, and messages so
 //! short that they are copied behind their headers at once, and the device takes them inline.
 
+use core::num::NonZeroU8;
+
 use elver_verbs::{
     AccessFlags, Class, Device, Memory, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time,
 };
@@ -57,7 +59,7 @@ impl Intake {
         let signaled = entry.flags.contains(SendFlags::SIGNALED);
         self.taken.count += 1;
         self.taken.bytes += u64::from(entry.length);
-        vqp.sq.push(SqEntry { num_sge: 1, run, ..entry });
+        vqp.sq.push(SqEntry { num_sge: 1, run: NonZeroU8::new(run), ..entry });
         self.run = if signaled { 0 } else { run };
     }
 
@@ -181,9 +183,7 @@ impl Vqp {
     /// one region, and none but the last is signalled.
     #[inline]
     pub(crate) fn ends_in_run(&self, seq: u32, count: u32) -> bool {
-        self.sq.head == self.sq.done
-            && u32::from(self.sq.entry(seq).run) >= count
-            && !self.phase.flushes()
+        self.sq.head == self.sq.done && self.sq.entry(seq).run() >= count && !self.phase.flushes()
     }
 }
 

@@ -37,7 +37,7 @@ impl Vqp {
             return Check::NoSlot;
         };
         // If it was short it is not any longer, since it is posted again.
-        (self.sq.entry_mut(seq).slot, self.sq.entry_mut(seq).run) = (slot.into(), 0);
+        (self.sq.entry_mut(seq).slot, self.sq.entry_mut(seq).run) = (slot.into(), None);
         let (kind, imm) = match opcode {
             SendOpcode::WriteWithImm => (Kind::WriteImm, Some(imm)),
             SendOpcode::SendWithImm => (Kind::Eager, Some(imm)),

@@ -57,7 +57,7 @@ impl Path {
             // What is long is read later, and what is inline stands behind the header.
             _ if entry.is_send() && entry.bytes != Bytes::Local => head(),
             // It was copied behind its header when it was posted.
-            _ if entry.is_send() && entry.run > 0 => HEADER_BYTES as u64 + bytes,
+            _ if entry.is_send() && entry.run.is_some() => HEADER_BYTES as u64 + bytes,
             _ if entry.is_send() => head() + bytes,
             _ => 0,
         })

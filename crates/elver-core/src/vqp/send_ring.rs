@@ -1,7 +1,8 @@
 use alloc::vec::Vec;
+use core::num::NonZeroU8;
 
 use elver_verbs::{
-    AccessFlags, MaybeSlot, RemoteAddr, SendFlags, SendOp, SendOpcode, Sge, WcStatus,
+    AccessFault, AccessFlags, MaybeSlot, RemoteAddr, SendFlags, SendOp, SendOpcode, Sge, WcStatus,
 };
 
 /// Entries that a ring starts with.
@@ -86,13 +87,13 @@ pub(crate) struct SqEntry {
     pub(crate) bytes: Bytes,
     /// The WRITE of a WRITE_WITH_IMM is executed, its message is not.
     pub(crate) first_done: bool,
-    /// An [`elver_verbs::AccessFault`], if it ended for one; else 0.
-    pub(crate) detail: u8,
+    /// What it ended for, if that was the access to the peer's memory.
+    pub(crate) detail: Option<AccessFault>,
     /// It is plain ([`Plain`]), and ends with the `run - 1` before it, which are as well, use the same region and
-    /// are not signalled; 0 if it is not.
+    /// are not signalled.
     ///
     /// [`Plain`]: crate::datapath::plain::Plain
-    pub(crate) run: u8,
+    pub(crate) run: Option<NonZeroU8>,
 }
 
 const _: () = assert!(size_of::<SqEntry>() == 64);
@@ -114,8 +115,8 @@ impl SqEntry {
         status: WcStatus::Success,
         bytes: Bytes::Local,
         first_done: false,
-        detail: 0,
-        run: 0,
+        detail: None,
+        run: None,
     };
 
     /// A WR of no bytes that does this. What only atomics have it does not hold.
@@ -165,6 +166,12 @@ impl SqEntry {
     #[inline]
     pub(crate) fn was_shared(&self) -> bool {
         matches!(self.bytes, Bytes::Shared | Bytes::Over)
+    }
+
+    /// How many WRs, itself included, end with it as one.
+    #[inline]
+    pub(crate) fn run(&self) -> u32 {
+        self.run.map_or(0, NonZeroU8::get).into()
     }
 
     /// Physical WRs that it takes.

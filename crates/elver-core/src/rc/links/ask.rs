@@ -87,8 +87,7 @@ impl<D: Device> Core<D> {
             qp,
             qpn,
             psn: self.rng.next_u32() >> 8,
-            peer_qpn: 0,
-            peer_rd_atomic: 0,
+            peer_end: None,
             peer,
             control,
             class,
@@ -97,7 +96,6 @@ impl<D: Device> Core<D> {
             lane: None,
             depth,
             since: now,
-            mtu: None,
             reached: Reached::Unasked,
         };
         let id = self.links.rc.insert(link).ok_or(of_device)?;

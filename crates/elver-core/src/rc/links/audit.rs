@@ -147,7 +147,7 @@ impl<D: Device> Core<D> {
     fn link_comes(&self, peer: PeerId, class: Class) -> bool {
         let goes = |link: &RcLink| {
             let mut others = self.links.rc.to_peer(peer);
-            others.any(|(_, other)| other.qpn == link.peer_qpn && other.is_ending())
+            others.any(|(_, other)| link.leads_to(other.qpn) && other.is_ending())
         };
         let found = self.links.rc.find(peer, class);
         self.links.waiting.wants(peer, class)

@@ -8,7 +8,7 @@ use crate::Core;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::rc::links::ended::{Stopped, Unsettled};
-use crate::rc::{LinkState, Reached};
+use crate::rc::{LinkState, PeerEnd, Reached};
 
 /// Time between two looks whether an end has settled.
 const SETTLE_NS: u64 = 100_000;
@@ -31,8 +31,10 @@ impl<D: Device> Core<D> {
         if link.reached != Reached::Unasked || link.state == LinkState::Asking {
             return;
         }
-        let (qp, to) = (link.qp, link.control);
-        let (qpn, peer_qpn) = (link.peer_qpn, link.qpn);
+        let (qp, to, peer_qpn) = (link.qp, link.control, link.qpn);
+        let Some(PeerEnd { qpn, .. }) = link.peer_end else {
+            return bug!("a link has failed that is not connected");
+        };
         let stopped = match self.stop_end(qp) {
             Stopped::Waiting if self.links.unsettled.len() < ENDED_MAX => {
                 return self.settle_later(Unsettled { id, qp, asked: None }, now);
