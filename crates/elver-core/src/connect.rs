@@ -10,7 +10,7 @@ use core::num::NonZeroU16;
 use elver_verbs::{ConnectOptions, Device, Gid, Policy, Time, Via};
 
 use crate::connect::attach::Onto;
-use crate::discovery::lookups::WARMS_MAX;
+use crate::discovery::lookups::warms::WARMS_MAX;
 use crate::discovery::peer::Waiter;
 use crate::ids::PeerId;
 use crate::vqp::phase::Phase;

@@ -106,6 +106,16 @@ pub(crate) enum PeerLookup {
     Ended,
 }
 
+impl PeerLookup {
+    /// When it is given up, if it runs.
+    pub(crate) fn deadline(self) -> Option<Time> {
+        match self {
+            PeerLookup::Running { deadline, .. } => Some(deadline),
+            _ => None,
+        }
+    }
+}
+
 /// Who waits for a peer's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiter {
