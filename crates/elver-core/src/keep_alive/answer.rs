@@ -5,7 +5,8 @@ use core::num::NonZeroU16;
 use elver_control::{Answer, ControlAddr};
 use elver_verbs::{Device, Gid};
 
-use super::{Failing, Loss, PortsAsked};
+use super::watch::PortsAsked;
+use super::{Failing, Loss};
 use crate::Core;
 use crate::ids::PeerId;
 

@@ -6,7 +6,8 @@ use core::num::NonZeroU16;
 use elver_control::{ControlAddr, NodeRecord, Request};
 use elver_verbs::{Device, Time};
 
-use super::{Facts, Failing, Loss, NodeKey, SAMPLES, Samples, Step, Watched};
+use super::watch::{Facts, SAMPLES, Samples, Step};
+use super::{Failing, Loss, NodeKey, Watched};
 use crate::VqpId;
 use crate::vqp::Vqp;
 use crate::{ConnectError, Core};

@@ -1,3 +1,6 @@
+use elver_control::{ControlAddr, PORTS_ASKED};
+
+use super::watch::{Samples, TRIES_MIN, UNKNOWN_PATIENCE};
 use super::*;
 use crate::VqpId;
 
