@@ -4,6 +4,7 @@ pub(crate) mod credit;
 pub(crate) mod phase;
 pub(crate) mod recv_ring;
 pub(crate) mod send_ring;
+pub(crate) mod sq_entry;
 
 use alloc::boxed::Box;
 use core::num::NonZeroU16;

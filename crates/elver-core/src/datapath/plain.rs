@@ -14,10 +14,10 @@ use crate::ids::LaneIx;
 use crate::memory::mr::{LocalMrs, Users};
 use crate::memory::mr_store::MrStore;
 use crate::messaging::message::{HEADER_BYTES, Header};
-use crate::pool::Lanes;
 use crate::pool::lane::LaneState;
+use crate::pool::lanes::Lanes;
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::SqEntry;
+use crate::vqp::sq_entry::SqEntry;
 
 /// Most WRs posted to the device by one call: as many as the device sends in one piece.
 pub(crate) const BURST: u32 = 64;

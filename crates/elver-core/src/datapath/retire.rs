@@ -6,7 +6,7 @@ use crate::memory::mr::Users;
 use crate::memory::regions::RELEASE_AGAIN_NS;
 use crate::vqp::phase::Phase;
 use crate::vqp::recv_ring::RecvOutcome;
-use crate::vqp::send_ring::{Bytes, SqEntry};
+use crate::vqp::sq_entry::{Bytes, SqEntry};
 use crate::{Completion, Core, VqpId};
 
 impl<D: Device> Core<D> {

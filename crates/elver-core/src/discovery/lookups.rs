@@ -20,7 +20,7 @@ use crate::discovery::lookups::warms::Warms;
 use crate::discovery::peer::Waiter;
 use crate::discovery::servers::Servers;
 use crate::ids::PeerId;
-use crate::pool::READ_BUFFER_BYTES;
+use crate::pool::create::READ_BUFFER_BYTES;
 
 /// What is being looked up, and who waits.
 #[derive(Debug, Default)]

@@ -10,8 +10,8 @@ use siphasher::sip::SipHasher13;
 
 use crate::VqpId;
 use crate::ids::{CallId, LaneIx, MaybeVqp, OpId, PeerId};
-use crate::rc::Heat;
 use crate::rc::back_off::BackOff;
+use crate::rc::heat::Heat;
 use crate::slots::Slots;
 use elver_random::Rng;
 

@@ -7,7 +7,8 @@ use crate::datapath::ops::{Op, OpKind, Work};
 use crate::datapath::wr_id::WrId;
 use crate::messaging::gather::PIECE_BYTES;
 use crate::messaging::message::HEADER_BYTES;
-use crate::vqp::send_ring::{Bytes, SendRing};
+use crate::vqp::send_ring::SendRing;
+use crate::vqp::sq_entry::Bytes;
 
 /// What was flushed from an RC QP and may have been executed.
 #[derive(Clone, Copy, Debug)]

@@ -6,9 +6,9 @@ use elver_verbs::{Class, Device, QpCap, QpInit, QpState, QpType, Time};
 use crate::Core;
 use crate::ids::{LinkId, PeerId};
 use crate::pool::lane::RESERVED;
+use crate::rc::link::{LinkState, Purpose, RcLink, Reached};
 use crate::rc::links::CallFor;
 use crate::rc::links::waiting::Unasked;
-use crate::rc::{LinkState, Purpose, RcLink, Reached};
 
 impl<D: Device> Core<D> {
     /// Makes our end of a link and asks the peer for the other.

@@ -13,7 +13,7 @@ use crate::VqpId;
 use crate::discovery::peer::Waiter;
 use crate::ids::{LinkId, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
-use crate::rc::{LinkState, Purpose, RcLink, Reached};
+use crate::rc::link::{LinkState, Purpose, RcLink, Reached};
 use crate::vqp::Vqp;
 use crate::vqp::phase::Phase;
 

@@ -6,10 +6,10 @@ use elver_verbs::{Device, Gid, Qp, QpAttr, QpState, Time, Wc};
 use crate::Core;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, LinkId, PeerId};
+use crate::rc::link::{LinkState, Purpose, RcLink, Reached};
 use crate::rc::links::ended::{Ended, Stopped};
 use crate::rc::links::reminders::Reminder;
 use crate::rc::links::{CallFor, ENDED_MAX};
-use crate::rc::{LinkState, Purpose, RcLink, Reached};
 
 /// Completions that are taken in one call before a QP is destroyed.
 const KEPT_AT_ONCE: usize = 16;

@@ -7,8 +7,8 @@ use super::{CallFor, ENDED_MAX};
 use crate::Core;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, LinkId, PeerId};
+use crate::rc::link::{LinkState, PeerEnd, Reached};
 use crate::rc::links::ended::{Stopped, Unsettled};
-use crate::rc::{LinkState, PeerEnd, Reached};
 
 /// Time between two looks whether an end has settled.
 const SETTLE_NS: u64 = 100_000;
@@ -137,6 +137,6 @@ impl<D: Device> Core<D> {
     }
 }
 
-fn link_reached(links: &crate::rc::RcPool, id: LinkId) -> Reached {
+fn link_reached(links: &crate::rc::pool::RcPool, id: LinkId) -> Reached {
     links.get(id).map_or(Reached::Unasked, |link| link.reached)
 }

@@ -10,9 +10,9 @@ use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::WrId;
 use crate::ids::{LaneIx, LinkId};
 use crate::pool::lane::LaneKind;
+use crate::rc::link::{LinkState, PeerEnd, Purpose};
 use crate::rc::links::{CallFor, GREETING, SILENCE_NS};
 use crate::rc::path::Path;
-use crate::rc::{LinkState, PeerEnd, Purpose};
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {

@@ -4,8 +4,8 @@ use elver_control::{ControlAddr, Request, Ticket};
 use elver_verbs::{Device, Time};
 
 use crate::ids::{CallId, Id as _, LinkId};
+use crate::rc::link::{LinkState, RcLink, Reached};
 use crate::rc::links::CallFor;
-use crate::rc::{LinkState, RcLink, Reached};
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
