@@ -6,8 +6,8 @@ use core::num::NonZeroU32;
 
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Memory, Mr, MrInfo, Mw, MwInfo,
-    ObjectKind, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, QpType, Srq, SrqAttr, SrqInit, Time,
-    VerbsError, Xrcd, qp_state, qpn_valid,
+    ObjectKind, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpMade, QpState, QpType, Srq, SrqAttr, SrqInit,
+    Time, VerbsError, Xrcd, qp_state, qpn_valid,
 };
 use elver_wire::{Psn, Qpn};
 
@@ -496,7 +496,7 @@ impl<M: Memory> Rnic<M> {
     /// # Errors
     ///
     /// [`VerbsError::InvalidHandle`] if there is no such QP.
-    pub fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
+    pub fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpMade), VerbsError> {
         let qp = self.qps.require(qp.0)?;
         let core = &qp.core;
         let mut attr = QpAttr { qp_state: core.state, cur_qp_state: core.state, ..core.attr };
@@ -504,7 +504,7 @@ impl<M: Memory> Rnic<M> {
             attr.rq_psn = qp.responder.expected_psn().get();
             attr.rq_waiting = qp.responder.is_waiting();
         }
-        Ok((attr, core.init))
+        Ok((attr, core.init.made()))
     }
 
     /// The QP's number on the wire. A DCT has one only from RTR on.
