@@ -18,6 +18,7 @@ use crate::keep_alive::Watched;
 use crate::memory::mr::LocalHit;
 use crate::memory::mr_store::RemoteMr;
 use crate::messaging::backlog::Backlog;
+use crate::pool::lanes::Stands;
 use crate::rc::suspect::Suspect;
 use crate::vqp::credit::Credit;
 use crate::vqp::phase::Phase;
@@ -255,6 +256,32 @@ impl Vqp {
     /// Whether it is of a class, and connected without a lane.
     pub(crate) fn is_laneless(&self, class: Class) -> bool {
         self.class == class && self.lane.is_none() && self.phase.is_connected()
+    }
+
+    /// It waits for its turn from now on: the lane on which it does, unless it has nothing to post or waits already.
+    pub(crate) fn wait_for_lane(&mut self) -> Option<LaneIx> {
+        let lane = self.lane?;
+        if self.ready || !self.may_post() || self.sq.unposted() == 0 {
+            return None;
+        }
+        self.ready = true;
+        Some(lane)
+    }
+
+    /// It stands on none of its lane's lists any longer; on which it did.
+    pub(crate) fn leave_lists(&mut self) -> Stands {
+        let ready = core::mem::take(&mut self.ready);
+        Stands { ready, rewound: core::mem::take(&mut self.rewound) }
+    }
+
+    /// The WRs from the first that is not done on wait to be posted again: how many were posted, unless they do already.
+    pub(crate) fn rewind(&mut self) -> Option<u32> {
+        if core::mem::replace(&mut self.rewound, true) {
+            return None;
+        }
+        let count = self.sq.posted.wrapping_sub(self.sq.done);
+        self.sq.posted = self.sq.done;
+        Some(count)
     }
 
     /// Whether it may post what waits.

@@ -4,10 +4,20 @@ use alloc::vec::Vec;
 
 use elver_verbs::{Class, Qp};
 
+use crate::VqpId;
 use crate::ids::{LaneIx, PeerId, QpIx};
 use crate::pool::index_vec::IndexVec;
 use crate::pool::lane::{Lane, LaneKind, LaneState, PhysQp};
 use crate::rc::path::Path;
+
+/// The lists of its lane on which a VQP stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stands {
+    /// It waits for its turn.
+    pub(crate) ready: bool,
+    /// It was thrown back to the lane, which fails.
+    pub(crate) rewound: bool,
+}
 
 /// The QPs that VQPs send on, and their lanes.
 #[derive(Debug)]
@@ -121,6 +131,62 @@ impl Lanes {
         }
     }
 
+    /// So many physical WRs of a lane have completed.
+    #[inline(always)] // At each completion.
+    pub(crate) fn completed(&mut self, lane: LaneIx, count: u32, dirty: &mut Vec<QpIx>) {
+        let entry = &mut self.lanes[lane];
+        count_off!(entry.uncompleted, count);
+        let qp = entry.qp;
+        count_off!(self.qps[qp].posted, count);
+        self.freed(qp, dirty);
+    }
+
+    /// A VQP waits for its turn on a lane, behind the others.
+    pub(crate) fn enlist(&mut self, lane: LaneIx, vqp: VqpId) {
+        self.lanes[lane].ready.push_back(vqp);
+        self.wait(lane);
+    }
+
+    /// What a VQP had on a lane has come back, and is posted again when the lane is set going.
+    pub(crate) fn throw_back(&mut self, lane: LaneIx, vqp: VqpId) {
+        self.lanes[lane].rewound.push(vqp);
+    }
+
+    /// A VQP of which nothing is on a lane leaves it, and the lists on which it stands.
+    pub(crate) fn leave(&mut self, lane: LaneIx, vqp: VqpId, stands: Stands) {
+        let entry = &mut self.lanes[lane];
+        count_off!(entry.vqps, 1);
+        if stands.ready {
+            entry.ready.retain(|other| *other != vqp);
+        }
+        if stands.rewound {
+            entry.rewound.retain(|other| *other != vqp);
+        }
+    }
+
+    /// A lane takes WRs again.
+    pub(crate) fn run(&mut self, lane: LaneIx) {
+        let entry = &mut self.lanes[lane];
+        (entry.state, entry.unsure) = (LaneState::Running, None);
+    }
+
+    /// Takes what waits on a lane that has failed off its lists: the peer that does not answer, and VQPs. Who was on the
+    /// lane comes before who waited for it, in order; some did both, and `leaves`, which takes a VQP off the lists by
+    /// its own account, says so but once.
+    pub(crate) fn take_waiting(
+        &mut self,
+        lane: LaneIx,
+        mut leaves: impl FnMut(VqpId) -> Stands,
+    ) -> (Option<PeerId>, Vec<VqpId>) {
+        let entry = &mut self.lanes[lane];
+        let mut waiting = core::mem::take(&mut entry.rewound);
+        for id in &waiting {
+            leaves(*id);
+        }
+        waiting.extend(entry.ready.drain(..).filter(|id| leaves(*id).ready));
+        (entry.dead.take(), waiting)
+    }
+
     /// A lane has something that waits.
     pub(crate) fn wait(&mut self, lane: LaneIx) {
         let entry = &mut self.lanes[lane];
@@ -175,5 +241,30 @@ mod tests {
         assert_eq!(lanes.dc_lane(7, Class::High), lanes.dc_lane(7, Class::Low), "one for all");
         (lanes.dcis, lanes.high) = (0, 0);
         assert_eq!(lanes.dc_lane(7, Class::High), None, "no DC");
+    }
+
+    #[test]
+    fn who_was_on_a_failed_lane_comes_first_and_once() {
+        let (qps, all) = (IndexVec::new(), IndexVec::new());
+        let mut lanes = Lanes { qps, lanes: all, dcis: 1, high: 0, streams: 1, free: Vec::new() };
+        lanes.qps.push(PhysQp::new(Qp(0), 16, (LaneIx(0), 1)));
+        lanes.lanes.push(Lane::new(QpIx(0), LaneKind::Dc { stream: 0 }));
+        let lane = LaneIx(0);
+        lanes.lanes[lane].vqps = 4;
+        for id in [1, 2, 3, 4] {
+            lanes.enlist(lane, VqpId(id));
+        }
+        for id in [3, 5] {
+            lanes.throw_back(lane, VqpId(id));
+        }
+        lanes.leave(lane, VqpId(2), Stands { ready: true, rewound: false });
+        let mut ready = alloc::vec![1, 3, 4];
+        let (dead, waiting) = lanes.take_waiting(lane, |id| {
+            let stood = ready.len();
+            ready.retain(|other| *other != id.0);
+            Stands { ready: ready.len() < stood, rewound: false }
+        });
+        assert_eq!((dead, waiting), (None, [3, 5, 1, 4].map(VqpId).into()));
+        assert_eq!((lanes.lanes[lane].vqps, lanes.lanes[lane].ready.len()), (3, 0));
     }
 }
