@@ -4,8 +4,8 @@ use elver_rnic::{Rnic, Time};
 use elver_soft::SoftMemory;
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Device, DeviceAttr, Gid, Mr, MrInfo,
-    Mw, MwInfo, Pd, PortAttr, PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendWr, Srq,
-    SrqAttr, SrqInit, VerbsError, Wc,
+    Mw, MwInfo, Pd, PortAttr, PostError, Qp, QpAttr, QpAttrMask, QpInit, QpMade, RecvWr, SendWr,
+    Srq, SrqAttr, SrqInit, VerbsError, Wc,
 };
 
 /// What its clock shows.
@@ -53,7 +53,7 @@ impl Device for Bare {
         query_port() -> PortAttr;
         query_gid(index: u8) -> Result<Gid, VerbsError>;
         query_srq(srq: Srq) -> Result<SrqAttr, VerbsError>;
-        query_qp(qp: Qp) -> Result<(QpAttr, QpInit), VerbsError>;
+        query_qp(qp: Qp) -> Result<(QpAttr, QpMade), VerbsError>;
         qp_num(qp: Qp) -> Result<u32, VerbsError>;
     }
 

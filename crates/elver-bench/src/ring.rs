@@ -1,7 +1,6 @@
 //! Messages through a ring, over VQPs of two nodes.
 
-use anyhow::{Result, ensure};
-use elver_core::{ConnectOptions, Event, VqpId, VqpInit};
+use anyhow::Result;
 use elver_ring::Config;
 use elver_ring::protocol::{Receiver, Sender, Span};
 use elver_soft::SoftMemory;
@@ -12,7 +11,7 @@ use elver_verbs::{
 use crate::bare::NOW;
 use crate::sides::{initiator_side, target_side};
 use crate::step::Step;
-use crate::vqp_pair::{ACCESS, Net, Node, PORT, ROUNDS_MAX};
+use crate::vqp_pair::{ACCESS, Net, Node, ROUNDS_MAX};
 
 const WORD_BYTES: u64 = 8;
 
@@ -23,7 +22,7 @@ pub(crate) fn message(bytes: usize) -> Result<Step> {
     let slots = sender.shape().bytes();
     let (mut net, server) = Net::new(QpType::Dci)?;
     let there = net.connect(server, QpType::Dci)?;
-    let back = connect_back(&mut net)?;
+    let back = net.connect_back(QpType::Dci)?;
     let (from, to) = (End::new(&mut net.a, slots)?, End::new(&mut net.b, slots)?);
     let (message, mut read) = (vec![7; bytes], vec![0; bytes]);
     let mut advances = 0;
@@ -85,29 +84,6 @@ pub(crate) fn message(bytes: usize) -> Result<Step> {
 
 fn write<'a>(to: RemoteAddr, payload: Payload<'a>, flags: SendFlags) -> SendWr<'a> {
     SendWr { wr_id: 7, op: SendOp::Write(to), flags, payload, dest: None }
-}
-
-/// A VQP of the second node's to the first one.
-fn connect_back(net: &mut Net) -> Result<VqpId> {
-    let gid = net.a.core.gid();
-    let Node { core, client, .. } = &mut net.b;
-    let vqp = core.vqp_create(*client, VqpInit::default())?;
-    let options = ConnectOptions::default();
-    let mut connected = core.qconnect(*client, vqp, gid, PORT, options, 0, NOW)?.is_some();
-    for _ in 0..ROUNDS_MAX {
-        if connected {
-            return Ok(vqp);
-        }
-        net.round();
-        while let Some(event) = net.b.core.poll_event() {
-            if let Event::Connected { result, .. } = event {
-                result?;
-                connected = true;
-            }
-        }
-    }
-    ensure!(connected, "the second node did not connect to the first");
-    Ok(vqp)
 }
 
 /// A ring's slots at one node, and behind them the word that the peer writes.

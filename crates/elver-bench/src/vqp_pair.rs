@@ -10,8 +10,8 @@ use elver_core::{
 use elver_rnic::Rnic;
 use elver_soft::SoftMemory;
 use elver_verbs::{
-    AccessFlags, Device, MrInfo, Payload, QpType, RecvWr, RemoteAddr, SendFlags, SendWr, Sge, Wc,
-    WcStatus,
+    AccessFlags, Device, Gid, MrInfo, Payload, QpType, RecvWr, RemoteAddr, SendFlags, SendWr, Sge,
+    Wc, WcStatus,
 };
 
 use crate::bare::{Bare, NOW};
@@ -209,20 +209,35 @@ impl Net {
     /// A VQP of the first node's to the other one, which is the meta server.
     pub(crate) fn connect(&mut self, server: MetaServer, backing: QpType) -> Result<VqpId> {
         self.a.core.set_meta_servers(&[server], NOW);
+        self.connect_from(|net| &mut net.a, server.gid, backing)
+    }
+
+    /// The same the other way.
+    pub(crate) fn connect_back(&mut self, backing: QpType) -> Result<VqpId> {
+        let gid = self.a.core.gid();
+        self.connect_from(|net| &mut net.b, gid, backing)
+    }
+
+    fn connect_from(
+        &mut self,
+        node: fn(&mut Net) -> &mut Node,
+        gid: Gid,
+        backing: QpType,
+    ) -> Result<VqpId> {
         let (wanted, policy) = match backing {
             QpType::Dci => (Via::DcCached, Policy::Shared),
             _ => (Via::Rc, Policy::Lite),
         };
         let options = ConnectOptions { policy, ..ConnectOptions::default() };
         for _ in 0..ROUNDS_MAX {
-            let Node { core, client, .. } = &mut self.a;
+            let Node { core, client, .. } = node(self);
             let vqp = core.vqp_create(*client, VqpInit::default())?;
-            if core.qconnect(*client, vqp, server.gid, PORT, options, 0, NOW)? == Some(wanted) {
+            if core.qconnect(*client, vqp, gid, PORT, options, 0, NOW)? == Some(wanted) {
                 return Ok(vqp);
             }
             core.vqp_destroy(*client, vqp, NOW)?;
             self.round();
-            while let Some(event) = self.a.core.poll_event() {
+            while let Some(event) = node(self).core.poll_event() {
                 ensure!(!matches!(event, Event::Failed { .. }), "{event:?}");
             }
         }

@@ -1,3 +1,5 @@
+use core::num::NonZeroU16;
+
 use elver_verbs::{Mtu, qpn_valid};
 use thiserror::Error;
 
@@ -89,8 +91,8 @@ pub enum Request {
     Alive {
         /// The Q_Key of the UD QP that it comes from.
         qkey: u32,
-        /// Ports of the asked node's; 0 for none.
-        ports: [u16; PORTS_ASKED],
+        /// Ports of the asked node's.
+        ports: [Option<NonZeroU16>; PORTS_ASKED],
     },
 }
 
@@ -135,8 +137,8 @@ pub enum Answer {
         /// and is there.
         turns: bool,
         /// For each port that was asked about a number of the binding that it has: another one if somebody
-        /// else is bound to it, 0 if nobody is.
-        bound: [u16; PORTS_ASKED],
+        /// else is bound to it, none if nobody is.
+        bound: [Option<NonZeroU16>; PORTS_ASKED],
     },
 }
 
@@ -411,14 +413,15 @@ fn get_refusal(body: &[u8]) -> Result<Refusal, ControlError> {
     Ok(Refusal::Short { of, used, limit })
 }
 
-fn put_ports(body: &mut [u8], ports: [u16; PORTS_ASKED]) {
+fn put_ports(body: &mut [u8], ports: [Option<NonZeroU16>; PORTS_ASKED]) {
     for (into, port) in body[4..ALIVE_BYTES].chunks_exact_mut(2).zip(ports) {
-        into.copy_from_slice(&port.to_le_bytes());
+        into.copy_from_slice(&port.map_or(0, NonZeroU16::get).to_le_bytes());
     }
 }
 
-fn get_ports(body: &[u8]) -> [u16; PORTS_ASKED] {
-    core::array::from_fn(|n| u16::from_le_bytes([body[4 + 2 * n], body[5 + 2 * n]]))
+fn get_ports(body: &[u8]) -> [Option<NonZeroU16>; PORTS_ASKED] {
+    let port = |n| u16::from_le_bytes([body[4 + 2 * n], body[5 + 2 * n]]);
+    core::array::from_fn(|n| NonZeroU16::new(port(n)))
 }
 
 fn class_code(class: Class) -> u8 {
@@ -491,16 +494,21 @@ pub(crate) mod tests {
             Answer::Refused(Refusal::Short { of: Shortage::Peers, used: 9, limit: 9 }),
             Answer::Refused(Refusal::Short { of: Shortage::Device, used: 1, limit: 2 }),
             Answer::Working,
-            Answer::Alive { turns: true, bound: [0, 1, 2, 3, 4, 5, 0xff00, 0xffff] },
+            Answer::Alive { turns: true, bound: numbers([0, 1, 2, 3, 4, 5, 0xff00, 0xffff]) },
         ]
         .map(ControlBody::Answer)
         .into();
         all.extend([connect(Class::Low, false), connect(Class::High, true)]);
         let close = Request::RcClose { qpn: 0xff_ffff, peer_qpn: 2 };
         let fate = Request::RcFate { qpn: 3, peer_qpn: 0xff_ffff, psn: PSN_MASK };
-        let alive = Request::Alive { qkey: 0x7fff_fffe, ports: [0xffff, 7, 0, 0, 0, 0, 0, 1] };
+        let ports = numbers([0xffff, 7, 0, 0, 0, 0, 0, 1]);
+        let alive = Request::Alive { qkey: 0x7fff_fffe, ports };
         all.extend([close, fate, Request::Meta, alive].map(ControlBody::Request));
         all
+    }
+
+    fn numbers(all: [u16; PORTS_ASKED]) -> [Option<NonZeroU16>; PORTS_ASKED] {
+        all.map(NonZeroU16::new)
     }
 
     fn encoded(body: ControlBody) -> Vec<u8> {

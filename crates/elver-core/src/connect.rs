@@ -5,10 +5,12 @@ pub(crate) mod attach;
 mod ended;
 mod found;
 
+use core::num::NonZeroU16;
+
 use elver_verbs::{ConnectOptions, Device, Gid, Policy, Time, Via};
 
 use crate::connect::attach::Onto;
-use crate::discovery::lookups::WARMS_MAX;
+use crate::discovery::lookups::warms::WARMS_MAX;
 use crate::discovery::peer::Waiter;
 use crate::ids::PeerId;
 use crate::vqp::phase::Phase;
@@ -44,7 +46,7 @@ impl<D: Device> Core<D> {
             policy => policy,
         };
         let entry = self.own_vqp(client, vqp)?;
-        (entry.token, entry.peer_port, entry.policy) = (token, port, policy);
+        (entry.token, entry.peer_port, entry.policy) = (token, NonZeroU16::new(port), policy);
         let class = entry.class;
         if !options.uncached
             && let Some(via) = self.at_hand(peer, class, policy)

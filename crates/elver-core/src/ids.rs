@@ -100,7 +100,7 @@ macro_rules! ids {
 ids! {
     /// A node that this one knows ([`crate::discovery::peer::Peers`]).
     PeerId,
-    /// An RC queue pair, from its creation to its end ([`crate::rc::RcPool`]).
+    /// An RC queue pair, from its creation to its end ([`crate::rc::pool::RcPool`]).
     LinkId,
     /// An operation of the core's own ([`crate::datapath::ops::Op`]).
     OpId,
@@ -140,9 +140,9 @@ macro_rules! places {
 }
 
 places! {
-    /// A lane ([`crate::pool::Lanes`]): a stream of a DCI, or an RC QP.
+    /// A lane ([`crate::pool::lanes::Lanes`]): a stream of a DCI, or an RC QP.
     LaneIx,
-    /// A physical queue pair that VQPs send on ([`crate::pool::Lanes`]).
+    /// A physical queue pair that VQPs send on ([`crate::pool::lanes::Lanes`]).
     QpIx,
 }
 

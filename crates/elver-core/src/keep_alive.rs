@@ -26,20 +26,19 @@ mod attend;
 mod port;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use core::ops::Bound;
+use core::num::NonZeroU16;
 
-use crate::VqpId;
-use crate::due::Alarm;
-use crate::ids::PeerId;
-
-use elver_control::{ControlAddr, PORTS_ASKED};
 use elver_random::Rng;
 use elver_verbs::Time;
 
-use self::port::Port;
+use self::watch::{Facts, PortsAsked, Step, Times, Watch};
+use crate::VqpId;
+use crate::due::Alarm;
+use crate::ids::PeerId;
 
 /// Of the time in which it must be told that a peer has gone, this part passes between two looks at what
 /// is due,
@@ -50,13 +49,6 @@ const QUIET_TICKS: u64 = 4;
 const PATIENCE_TICKS: u64 = 10;
 /// The longest time between two looks, in nanoseconds.
 const TICK_NS_MAX: u64 = 50_000_000;
-/// Nobody is given up who was asked less often.
-const TRIES_MIN: u32 = 4;
-/// A peer of which nobody can tell where it takes questions is given up so much later: what meta servers
-/// tell of it may be late.
-const UNKNOWN_PATIENCE: u64 = 8;
-/// VQPs of a peer whose getting on shows that it is there.
-pub(crate) const SAMPLES: usize = 4;
 
 /// A node as it was when VQPs were connected to it: the peer, and the tag of its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,35 +71,6 @@ pub(crate) enum Watched {
     Port,
 }
 
-/// What the core knows of a node that is looked at.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts {
-    /// Where it takes questions, if that is known.
-    pub(crate) to: Option<ControlAddr>,
-    /// It is said to be gone, or to have started anew.
-    pub(crate) refuted: bool,
-    /// It is this node.
-    pub(crate) own: bool,
-    /// Some of its VQPs, and how far each has got.
-    pub(crate) samples: Samples,
-}
-
-/// Ids of VQPs, and how far each has got.
-pub(crate) type Samples = [Option<(VqpId, u32)>; SAMPLES];
-
-/// What is to be done about a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Nothing.
-    Rest,
-    /// It is asked; and looked up, if it has not answered for long: it may be another by now.
-    Ask { to: ControlAddr, id: u64, ports: [u16; PORTS_ASKED], late: bool },
-    /// It is looked up: nobody here knows where to ask.
-    LookUp,
-    /// Its VQPs fail.
-    GiveUp,
-}
-
 /// A VQP that is to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failing {
@@ -128,14 +91,6 @@ pub(crate) enum Loss {
     Port,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Times {
-    tick: u64,
-    quiet: u64,
-    retry: u64,
-    patience: u64,
-}
-
 /// All nodes that VQPs are connected to, and when each is looked at.
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
@@ -154,38 +109,6 @@ pub(crate) struct KeepAlive {
     next: Option<Time>,
     /// When there is something to do next: the one number that each poll looks at.
     wake: Alarm,
-}
-
-/// A node that VQPs are connected to.
-#[derive(Debug)]
-struct Watch {
-    vqps: u32,
-    /// When it was known to be there.
-    heard: u64,
-    asked: Option<Round>,
-    /// Rounds of questions so far.
-    rounds: u32,
-    /// Whether it turns by itself, as it said when it answered last.
-    turns: Option<bool>,
-    /// Since when nobody tells where it takes questions.
-    unknown: Option<u64>,
-    given_up: bool,
-    samples: Samples,
-    ports: BTreeMap<u16, Port>,
-    /// The last port that was asked about; 0 before the first.
-    port_asked: u16,
-    due: u64,
-}
-
-/// A question that has no answer.
-#[derive(Clone, Copy, Debug)]
-struct Round {
-    to: ControlAddr,
-    /// Drawn at random: who answers has seen the question.
-    id: u64,
-    since: u64,
-    tries: u32,
-    ports: [u16; PORTS_ASKED],
 }
 
 impl KeepAlive {
@@ -280,40 +203,23 @@ impl KeepAlive {
     }
 
     /// A VQP that is connected to a node counts; so does the port, if it is to be asked about.
-    pub(crate) fn enroll(&mut self, key: NodeKey, vqp: VqpId, port: Option<u16>) {
+    pub(crate) fn enroll(&mut self, key: NodeKey, vqp: VqpId, port: Option<NonZeroU16>) {
         let awake = self.awake;
         let watch = self.nodes.entry(key).or_insert_with(|| {
             self.due.insert((awake, key));
             Watch::new(awake)
         });
-        watch.vqps += 1;
-        if let Some(port) = port {
-            watch.ports.entry(port).or_default().enroll(vqp, watch.rounds);
-        }
-        // Who connects to one that was given up has it asked anew; a port is asked about at once.
-        if core::mem::take(&mut watch.given_up) {
-            (watch.heard, watch.asked, watch.unknown) = (awake, None, None);
-            self.reschedule(key, awake);
-        } else if port.is_some() && watch.asked.is_none() {
+        if watch.enroll(vqp, port, awake) {
             self.reschedule(key, awake);
         }
     }
 
     /// A VQP is not connected to a node any longer.
-    pub(crate) fn leave(&mut self, key: NodeKey, vqp: VqpId, port: Option<u16>) {
+    pub(crate) fn leave(&mut self, key: NodeKey, vqp: VqpId, port: Option<NonZeroU16>) {
         let Some(watch) = self.nodes.get_mut(&key) else {
             return bug!("a VQP leaves a node that nobody looks at");
         };
-        if let Some(port) = port
-            && let Some(entry) = watch.ports.get_mut(&port)
-        {
-            entry.leave(vqp);
-            if entry.is_empty() {
-                watch.ports.remove(&port);
-            }
-        }
-        count_off!(watch.vqps, 1);
-        if watch.vqps == 0 {
+        if watch.leave(vqp, port) {
             self.due.remove(&(watch.due, key));
             self.nodes.remove(&key);
         }
@@ -348,15 +254,13 @@ impl KeepAlive {
         (peer, qpn): (PeerId, u32),
         id: u64,
         turns: bool,
-        bound: &[u16; PORTS_ASKED],
+        bound: &PortsAsked,
     ) -> Option<(NodeKey, Vec<VqpId>)> {
         let (times, awake) = (self.times?, self.awake);
         let all = NodeKey { peer, tag: 0 }..=NodeKey { peer, tag: u16::MAX };
-        let asked = |watch: &Watch| watch.asked.is_some_and(|at| at.id == id && at.to.qpn == qpn);
-        let (&key, watch) = self.nodes.range_mut(all).find(|(_, watch)| asked(watch))?;
-        let parted = watch.answered(turns, bound, awake);
-        let asks_on = watch.port_asked > 0 && watch.ports_left().next().is_some();
-        let due = awake + if asks_on { 1 } else { times.quiet };
+        let (&key, watch) =
+            self.nodes.range_mut(all).find(|(_, watch)| watch.has_asked(qpn, id))?;
+        let (parted, due) = watch.answered(turns, bound, times, awake);
         self.reschedule(key, due);
         Some((key, parted))
     }
@@ -374,7 +278,7 @@ impl KeepAlive {
 
     /// For [`crate::Core::audit`]: how many VQPs count for each node.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (NodeKey, u32)> {
-        self.nodes.iter().map(|(key, watch)| (*key, watch.vqps))
+        self.nodes.iter().map(|(key, watch)| (*key, watch.vqps()))
     }
 
     fn reschedule(&mut self, key: NodeKey, due: u64) {
@@ -384,120 +288,5 @@ impl KeepAlive {
         self.due.remove(&(watch.due, key));
         watch.due = due;
         self.due.insert((due, key));
-    }
-}
-
-impl Watch {
-    fn new(awake: u64) -> Watch {
-        Watch {
-            vqps: 0,
-            heard: awake,
-            asked: None,
-            rounds: 0,
-            turns: None,
-            unknown: None,
-            given_up: false,
-            samples: Samples::default(),
-            ports: BTreeMap::new(),
-            port_asked: 0,
-            due: awake,
-        }
-    }
-
-    /// What is to be done, and when it is looked at again.
-    fn look(
-        &mut self,
-        facts: &Facts,
-        times: Times,
-        awake: u64,
-        rng: &mut Rng,
-    ) -> (Step, Option<u64>) {
-        let got_on = self.take_samples(facts.samples);
-        if got_on || facts.own {
-            self.heard = awake;
-        }
-        let Some(to) = facts.to else { return self.look_unknown(facts, times, awake) };
-        self.unknown = None;
-        let Some(round) = &mut self.asked else {
-            // The first question tells whether it turns by itself.
-            let is_quiet = awake - self.heard >= times.quiet || self.turns.is_none();
-            if facts.own && self.ports.is_empty() || !is_quiet && self.ports.is_empty() {
-                return (Step::Rest, Some(self.heard + times.quiet));
-            }
-            return (self.ask(to, awake, rng), Some(awake + times.retry));
-        };
-        if got_on {
-            (round.since, round.tries) = (awake, 0);
-        }
-        let late = awake - round.since >= times.patience && round.tries >= TRIES_MIN;
-        if late && (self.turns == Some(true) || facts.refuted) {
-            (self.given_up, self.asked) = (true, None);
-            return (Step::GiveUp, None);
-        }
-        round.tries = round.tries.saturating_add(1);
-        let Round { id, ports, .. } = *round;
-        let again = if late { times.quiet } else { times.retry };
-        (Step::Ask { to, id, ports, late }, Some(awake + again))
-    }
-
-    /// The same of one that is known by another record, or by none.
-    fn look_unknown(&mut self, facts: &Facts, times: Times, awake: u64) -> (Step, Option<u64>) {
-        self.asked = None;
-        let since = *self.unknown.get_or_insert(awake);
-        if facts.refuted && awake - since >= UNKNOWN_PATIENCE * times.patience {
-            self.given_up = true;
-            return (Step::GiveUp, None);
-        }
-        (Step::LookUp, Some(awake + times.quiet))
-    }
-
-    /// Whether a VQP has got on since they were looked at last.
-    fn take_samples(&mut self, samples: Samples) -> bool {
-        let before = core::mem::replace(&mut self.samples, samples);
-        let got_on = |(id, count): &(VqpId, u32)| {
-            before.iter().flatten().any(|(known, then)| id == known && count != then)
-        };
-        samples.iter().flatten().any(got_on)
-    }
-
-    /// Asks anew, about the ports that have their turn.
-    fn ask(&mut self, to: ControlAddr, awake: u64, rng: &mut Rng) -> Step {
-        self.rounds += 1;
-        let mut ports = [0; PORTS_ASKED];
-        if self.ports_left().next().is_none() {
-            self.port_asked = 0;
-        }
-        for (into, port) in ports.iter_mut().zip(self.ports_left()) {
-            *into = port;
-        }
-        self.port_asked = ports.into_iter().max().unwrap_or(0);
-        let id = rng.next_u64();
-        self.asked = Some(Round { to, id, since: awake, tries: 1, ports });
-        Step::Ask { to, id, ports, late: false }
-    }
-
-    /// The ports behind the one that was asked about last.
-    fn ports_left(&self) -> impl Iterator<Item = u16> {
-        let behind = (Bound::Excluded(self.port_asked), Bound::Unbounded);
-        self.ports.range(behind).map(|(port, _)| *port)
-    }
-
-    /// Takes an answer; returns the VQPs whose ports are others' by now.
-    fn answered(&mut self, turns: bool, bound: &[u16; PORTS_ASKED], awake: u64) -> Vec<VqpId> {
-        let Some(round) = self.asked.take() else {
-            bug!("an answer is to no question");
-            return Vec::new();
-        };
-        (self.heard, self.turns) = (awake, Some(turns));
-        let mut parted = Vec::new();
-        for (port, bound) in round.ports.into_iter().zip(bound) {
-            if let Some(entry) = self.ports.get_mut(&port) {
-                entry.hear(*bound, self.rounds, &mut parted);
-                if entry.is_empty() {
-                    self.ports.remove(&port);
-                }
-            }
-        }
-        parted
     }
 }

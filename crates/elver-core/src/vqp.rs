@@ -4,6 +4,7 @@ pub(crate) mod credit;
 pub(crate) mod phase;
 pub(crate) mod recv_ring;
 pub(crate) mod send_ring;
+pub(crate) mod sq_entry;
 
 use alloc::boxed::Box;
 use core::num::NonZeroU16;
@@ -17,6 +18,7 @@ use crate::keep_alive::Watched;
 use crate::memory::mr::LocalHit;
 use crate::memory::mr_store::RemoteMr;
 use crate::messaging::backlog::Backlog;
+use crate::pool::lanes::Stands;
 use crate::rc::suspect::Suspect;
 use crate::vqp::credit::Credit;
 use crate::vqp::phase::Phase;
@@ -123,7 +125,8 @@ pub(crate) struct Vqp {
     pub(crate) peer: Option<PeerId>,
     /// The VQPs before and behind it in the list of its peer's.
     pub(crate) beside: [MaybeVqp; 2],
-    pub(crate) peer_port: u16,
+    /// The port there that it was connected to.
+    pub(crate) peer_port: Option<NonZeroU16>,
     /// The VQP there that messages go to; without one they go to the port.
     pub(crate) peer_vqp: MaybeVqp,
     /// Where it posts, if it is connected and has a lane. It may change only while nothing is on the
@@ -234,8 +237,14 @@ impl Vqp {
     pub(crate) fn destination(&self) -> (u16, u32) {
         match self.peer_vqp.get() {
             Some(vqp) => (0, vqp.0),
-            None => (self.peer_port, 0),
+            None => (self.peer_port(), 0),
         }
+    }
+
+    /// The port there that it was connected to, as who asks is told it: 0 if that was none.
+    #[inline]
+    pub(crate) fn peer_port(&self) -> u16 {
+        self.peer_port.map_or(0, NonZeroU16::get)
     }
 
     /// Names a message of its to its receiver.
@@ -247,6 +256,32 @@ impl Vqp {
     /// Whether it is of a class, and connected without a lane.
     pub(crate) fn is_laneless(&self, class: Class) -> bool {
         self.class == class && self.lane.is_none() && self.phase.is_connected()
+    }
+
+    /// It waits for its turn from now on: the lane on which it does, unless it has nothing to post or waits already.
+    pub(crate) fn wait_for_lane(&mut self) -> Option<LaneIx> {
+        let lane = self.lane?;
+        if self.ready || !self.may_post() || self.sq.unposted() == 0 {
+            return None;
+        }
+        self.ready = true;
+        Some(lane)
+    }
+
+    /// It stands on none of its lane's lists any longer; on which it did.
+    pub(crate) fn leave_lists(&mut self) -> Stands {
+        let ready = core::mem::take(&mut self.ready);
+        Stands { ready, rewound: core::mem::take(&mut self.rewound) }
+    }
+
+    /// The WRs from the first that is not done on wait to be posted again: how many were posted, unless they do already.
+    pub(crate) fn rewind(&mut self) -> Option<u32> {
+        if core::mem::replace(&mut self.rewound, true) {
+            return None;
+        }
+        let count = self.sq.posted.wrapping_sub(self.sq.done);
+        self.sq.posted = self.sq.done;
+        Some(count)
     }
 
     /// Whether it may post what waits.

@@ -14,7 +14,7 @@ use crate::owned::{OwnedQp, given};
 use crate::staged::{Batch, Limits};
 use crate::told::Told;
 use crate::wr::XRC_SEND;
-use crate::xrc_table::File;
+use crate::xrc_table::{File, Wanted};
 
 /// `IBV_QPT_XRC_RECV`.
 pub(crate) const XRC_RECV: c_uint = 10;
@@ -80,23 +80,11 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         };
         let mut state = Engine::of(context)?.lock();
         let State { device, xrc, .. } = &mut *state;
-        let known = file.and_then(|file| xrc.files.get_mut(&file));
-        // As the kernel says it.
-        let domain = match known {
-            Some(_) if init.oflags & libc::O_EXCL != 0 => return Err(libc::EINVAL),
-            Some((domain, count)) => {
-                *count += 1;
-                *domain
-            }
-            None if file.is_some() && init.oflags & libc::O_CREAT == 0 => return Err(libc::EAGAIN),
-            None => {
-                let domain = device.open_xrcd().map_err(of_verbs)?;
-                if let Some(file) = file {
-                    xrc.files.insert(file, (domain, 1));
-                }
-                domain
-            }
+        let wanted = Wanted {
+            exclusive: init.oflags & libc::O_EXCL != 0,
+            create: init.oflags & libc::O_CREAT != 0,
         };
+        let domain = xrc.open_domain(file, wanted, || device.open_xrcd().map_err(of_verbs))?;
         let owned = OwnedXrcd { base: XrcdBase { context }, domain, file };
         Ok(Box::into_raw(Box::new(owned)).cast())
     })
@@ -111,13 +99,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut XrcdBase) -> c_int {
         };
         let mut state = Engine::of(context)?.lock();
         let State { device, xrc, .. } = &mut *state;
-        match file.and_then(|file| xrc.files.get_mut(&file)) {
-            Some((_, count)) if *count > 1 => *count -= 1,
-            _ => {
-                device.close_xrcd(domain).map_err(of_verbs)?;
-                xrc.files.retain(|_, (other, _)| *other != domain);
-            }
-        }
+        xrc.close_domain(file, || device.close_xrcd(domain).map_err(of_verbs))?;
         // SAFETY: it is ours.
         drop(unsafe { Box::from_raw(xrcd.cast::<OwnedXrcd>()) });
         Ok(())
@@ -136,7 +118,7 @@ pub(crate) unsafe fn make_target(
     let domain = unsafe { domain(init.xrcd)? };
     let mut state = Engine::of(context)?.lock();
     let handle = state.device.create_xrc_target(domain).map_err(of_verbs)?;
-    state.xrc.targets.insert(handle, (domain, Vec::new()));
+    state.xrc.add_target(handle, domain);
     init.cap.max_recv_wr = 0;
     init.cap.max_send_wr = 0;
     let made = stand_for(&mut state, context, handle)?;
@@ -162,8 +144,9 @@ pub(crate) unsafe extern "C" fn open_qp(context: *mut Context, attr: *mut QpOpen
         let mut state = Engine::of(context)?.lock();
         // A target's number is its handle.
         let handle = Handle(attr.qp_num);
-        let found = state.xrc.targets.get(&handle).filter(|(of, _)| *of == domain);
-        found.ok_or(libc::EINVAL)?;
+        if !state.xrc.has_target(handle, domain) {
+            return Err(libc::EINVAL);
+        }
         let opened = stand_for(&mut state, context, handle)?;
         if attr.comp_mask & CONTEXT != 0 {
             // SAFETY: it was just made.
@@ -185,9 +168,7 @@ fn stand_for(state: &mut State, context: *mut Context, handle: Handle) -> Result
     qp.state = attr.qp_state as c_uint;
     let qp: *mut Qp = Box::into_raw(owned).cast();
     let told = Told { context, element: qp.cast() };
-    if let Some((_, objects)) = state.xrc.targets.get_mut(&handle) {
-        objects.push(told);
-    }
+    state.xrc.add_object(handle, told);
     state.qps.entry(handle).or_insert(told);
     Ok(qp)
 }

@@ -1,6 +1,7 @@
 //! What a process has of XRC: domains of files, queues, and targets with the objects that stand for each.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::c_int;
 
 use elver_verbs::{Qp as Handle, Srq as SrqHandle, Xrcd as Domain};
 
@@ -14,13 +15,78 @@ pub(crate) type File = (u64, u64);
 #[derive(Default)]
 pub(crate) struct Xrc {
     /// Domains of files, and how often each is open.
-    pub(crate) files: HashMap<File, (Domain, u32)>,
+    files: HashMap<File, (Domain, u32)>,
     srqs: HashSet<SrqHandle>,
     /// Targets: their domains, and the objects that stand for each.
-    pub(crate) targets: HashMap<Handle, (Domain, Vec<Told>)>,
+    targets: HashMap<Handle, (Domain, Vec<Told>)>,
+}
+
+/// What a program asks for who opens a domain of a file (`O_EXCL` and `O_CREAT`).
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) exclusive: bool,
+    pub(crate) create: bool,
 }
 
 impl Xrc {
+    /// The domain of a file, which is open once more; or a new one, which `make` makes. Without a file each is new.
+    pub(crate) fn open_domain(
+        &mut self,
+        file: Option<File>,
+        wanted: Wanted,
+        make: impl FnOnce() -> Result<Domain, c_int>,
+    ) -> Result<Domain, c_int> {
+        let Some(file) = file else { return make() };
+        // As the kernel says it.
+        match self.files.get_mut(&file) {
+            Some(_) if wanted.exclusive => Err(libc::EINVAL),
+            Some((domain, count)) => {
+                *count += 1;
+                Ok(*domain)
+            }
+            None if !wanted.create => Err(libc::EAGAIN),
+            None => {
+                let domain = make()?;
+                self.files.insert(file, (domain, 1));
+                Ok(domain)
+            }
+        }
+    }
+
+    /// A domain is closed once; `close` closes it for good if it is not open elsewhere.
+    pub(crate) fn close_domain(
+        &mut self,
+        file: Option<File>,
+        close: impl FnOnce() -> Result<(), c_int>,
+    ) -> Result<(), c_int> {
+        let Some(file) = file else { return close() };
+        match self.files.get_mut(&file) {
+            Some((_, count)) if *count > 1 => *count -= 1,
+            _ => {
+                close()?;
+                self.files.remove(&file);
+            }
+        }
+        Ok(())
+    }
+
+    /// A target was made in a domain.
+    pub(crate) fn add_target(&mut self, target: Handle, domain: Domain) {
+        self.targets.insert(target, (domain, Vec::new()));
+    }
+
+    /// Whether there is a target of this name in the domain.
+    pub(crate) fn has_target(&self, target: Handle, domain: Domain) -> bool {
+        self.targets.get(&target).is_some_and(|(of, _)| *of == domain)
+    }
+
+    /// An object stands for a target.
+    pub(crate) fn add_object(&mut self, target: Handle, told: Told) {
+        if let Some((_, objects)) = self.targets.get_mut(&target) {
+            objects.push(told);
+        }
+    }
+
     pub(crate) fn add_srq(&mut self, srq: SrqHandle) {
         self.srqs.insert(srq);
     }

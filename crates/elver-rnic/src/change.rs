@@ -1,5 +1,7 @@
 //! Changing what was made: the calls that few programs make, which [`elver_verbs::Device`] has not.
 
+use core::num::NonZeroU32;
+
 use elver_verbs::{Cq, Memory, Mr, MwInfo, Pd, PostError, Qp, SendWr, Srq, VerbsError};
 
 use crate::Rnic;
@@ -58,7 +60,7 @@ impl<M: Memory> Rnic<M> {
     pub fn resize_srq(&mut self, srq: Srq, max_wr: u32) -> Result<(), VerbsError> {
         let max = u64::from(self.hw.config.max_srq_wr);
         let shared = self.hw.srqs.require_mut(srq.0)?;
-        let min = shared.queue.len().max(shared.limit).max(1);
+        let min = shared.queue.len().max(shared.limit.map_or(1, NonZeroU32::get)).max(1);
         in_range("srq max_wr", u64::from(max_wr), u64::from(min), max)?;
         shared.queue.resize(max_wr);
         Ok(())

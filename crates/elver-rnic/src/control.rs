@@ -2,11 +2,12 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Memory, Mr, MrInfo, Mw, MwInfo,
-    ObjectKind, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpState, QpType, Srq, SrqAttr, SrqInit, Time,
-    VerbsError, Xrcd, qp_state, qpn_valid,
+    ObjectKind, Pd, Qp, QpAttr, QpAttrMask, QpInit, QpMade, QpState, QpType, Srq, SrqAttr, SrqInit,
+    Time, VerbsError, Xrcd, qp_state, qpn_valid,
 };
 use elver_wire::{Psn, Qpn};
 
@@ -184,7 +185,7 @@ impl<M: Memory> Rnic<M> {
         let id = hw.srqs.insert(&mut hw.rng, |_| SharedReceiveQueue {
             pd: init.pd.0,
             queue: RecvQueue::new(init.max_wr, init.max_sge),
-            limit: 0,
+            limit: None,
             users: 0,
             xrc: None,
         })?;
@@ -215,7 +216,7 @@ impl<M: Memory> Rnic<M> {
     pub fn modify_srq(&mut self, srq: Srq, limit: u32) -> Result<(), VerbsError> {
         let shared = self.hw.srqs.require_mut(srq.0)?;
         in_range("srq_limit", u64::from(limit), 0, u64::from(shared.queue.capacity()))?;
-        shared.limit = limit;
+        shared.limit = NonZeroU32::new(limit);
         Ok(())
     }
 
@@ -229,7 +230,7 @@ impl<M: Memory> Rnic<M> {
         Ok(SrqAttr {
             max_wr: shared.queue.capacity(),
             max_sge: shared.queue.max_sge(),
-            limit: shared.limit,
+            limit: shared.limit.map_or(0, NonZeroU32::get),
         })
     }
 
@@ -495,7 +496,7 @@ impl<M: Memory> Rnic<M> {
     /// # Errors
     ///
     /// [`VerbsError::InvalidHandle`] if there is no such QP.
-    pub fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
+    pub fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpMade), VerbsError> {
         let qp = self.qps.require(qp.0)?;
         let core = &qp.core;
         let mut attr = QpAttr { qp_state: core.state, cur_qp_state: core.state, ..core.attr };
@@ -503,7 +504,7 @@ impl<M: Memory> Rnic<M> {
             attr.rq_psn = qp.responder.expected_psn().get();
             attr.rq_waiting = qp.responder.is_waiting();
         }
-        Ok((attr, core.init))
+        Ok((attr, core.init.made()))
     }
 
     /// The QP's number on the wire. A DCT has one only from RTR on.

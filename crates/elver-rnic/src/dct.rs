@@ -9,6 +9,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::num::NonZeroU64;
 
 use elver_verbs::{AsyncEvent, Gid, MaybeSlot, Memory, Mtu, Qp, Time};
 use elver_wire::{
@@ -177,7 +178,7 @@ impl Dct {
                     DcExtra::Token(token) => (None, Some(token)),
                     DcExtra::None => (None, None),
                 };
-                let check = |token| hw.tokens.check(address, token, now);
+                let check = |token| hw.tokens.check(address, NonZeroU64::new(token), now);
                 let (tells, proof) = (token.is_some(), token.map_or(Proof::None, check));
                 let len = packet_len(headers.header_len(), payload.len()) as u64;
                 let request = Request { meta, initiator, eth, connect, tells, proof, headers, len };
@@ -423,7 +424,7 @@ impl Dct {
         let (psn, extra) = match syndrome {
             Syndrome::Nak(NakCode::DcNoContext) => (headers.psn, DcExtra::None),
             Syndrome::Nak(NakCode::DcProve) => {
-                (headers.psn, DcExtra::Token(hw.tokens.of(meta.flow.src.ip(), now)))
+                (headers.psn, DcExtra::Token(hw.tokens.of(meta.flow.src.ip(), now).get()))
             }
             _ => (first_psn(eth.session), DcExtra::None),
         };
@@ -473,7 +474,7 @@ impl Dct {
             let eth = DcEth { src_qpn: core.qpn, stream, session: context.session, fill: 0 };
             let extra = match context.proof {
                 Proof::Fresh => DcExtra::None,
-                Proof::None | Proof::Old => DcExtra::Token(hw.tokens.of(address, now)),
+                Proof::None | Proof::Old => DcExtra::Token(hw.tokens.of(address, now).get()),
             };
             let answer = context.responder.next_answer(core, hw, id, buf, |message, psn| {
                 Headers::new(Route::Dc { eth, extra }, message, to, psn).ok()

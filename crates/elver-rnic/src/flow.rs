@@ -10,6 +10,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::num::NonZeroU64;
 
 use elver_verbs::{ObjectKind, Time, VerbsError};
 use hashbrown::HashMap;
@@ -42,8 +43,8 @@ struct Path {
     users: u32,
     /// It stands among the unused.
     listed: bool,
-    /// What the device at the address told us last, to prove by it that we are here; 0 is none.
-    token: u64,
+    /// What the device at the address told us last, to prove by it that we are here.
+    token: Option<NonZeroU64>,
     window: u32,
     in_flight: u32,
     acked: u32,
@@ -102,12 +103,12 @@ impl Paths {
         }
     }
 
-    /// The token that the address told us last; 0 when it told none.
-    pub(crate) fn token(&self, id: PathId) -> u64 {
+    /// The token that the address told us last.
+    pub(crate) fn token(&self, id: PathId) -> Option<NonZeroU64> {
         self.paths[id.0 as usize].token
     }
 
-    pub(crate) fn told(&mut self, id: PathId, token: u64) {
+    pub(crate) fn told(&mut self, id: PathId, token: Option<NonZeroU64>) {
         self.paths[id.0 as usize].token = token;
     }
 
@@ -146,7 +147,7 @@ impl Paths {
             address,
             users: 1,
             listed: false,
-            token: 0,
+            token: None,
             window: self
                 .config
                 .window_initial

@@ -2,6 +2,7 @@ use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::net::IpAddr;
+use core::num::NonZeroU32;
 
 use elver_verbs::{AddressVector, AsyncEvent, Cq, Memory, ObjectKind, Time, VerbsError, Wc};
 use elver_wire::Qpn;
@@ -86,8 +87,8 @@ pub(crate) struct XrcDomain {
 pub(crate) struct SharedReceiveQueue {
     pub(crate) pd: u32,
     pub(crate) queue: RecvQueue,
-    /// The armed limit; 0 when none is.
-    pub(crate) limit: u32,
+    /// The armed limit.
+    pub(crate) limit: Option<NonZeroU32>,
     pub(crate) users: u32,
     /// Of an XRC SRQ, whose number peers know.
     pub(crate) xrc: Option<XrcSrq>,
@@ -171,8 +172,8 @@ impl<M: Memory> Hw<M> {
             return false;
         };
         let taken = shared.queue.pop(recv);
-        if shared.limit > 0 && shared.queue.len() < shared.limit {
-            shared.limit = 0;
+        if shared.limit.is_some_and(|limit| shared.queue.len() < limit.get()) {
+            shared.limit = None;
             self.event(AsyncEvent::SrqLimitReached(elver_verbs::Srq(srq)));
         }
         taken

@@ -13,6 +13,7 @@ mod transmit;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use core::num::NonZeroU64;
 
 use elver_verbs::{Dest, Memory, Time};
 use elver_wire::{Psn, Qpn};
@@ -100,8 +101,8 @@ pub(crate) struct Lane {
     connected: bool,
     /// The target told a token, and did not say yet that it heard it back.
     telling: bool,
-    /// What the target is told to prove where we are; 0 is nothing.
-    token: u64,
+    /// What the target is told to prove where we are.
+    token: Option<NonZeroU64>,
     /// What was sent before this was not sent with that token.
     unproved_end: Option<Psn>,
     /// We had to prove where we are since progress was last made.
@@ -171,7 +172,7 @@ impl Lane {
             session: 0,
             connected: false,
             telling: false,
-            token: 0,
+            token: None,
             unproved_end: None,
             proved: false,
             sending: None,

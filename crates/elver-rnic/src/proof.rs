@@ -5,6 +5,7 @@
 //! nothing for it: the token is a keyed hash of the address. See `docs/wire.md`.
 
 use core::net::IpAddr;
+use core::num::NonZeroU64;
 
 use elver_random::KeyedHash;
 use elver_wire::{BTH_LEN, DcConnect, DcEth, ICRC_LEN, Message, Reth, Tail};
@@ -46,17 +47,16 @@ impl Tokens {
         Tokens { hash, epoch_ns }
     }
 
-    /// The token for an address. It is never 0, which stands for none.
-    pub(crate) fn of(&self, address: IpAddr, now: Time) -> u64 {
+    /// The token for an address. On the wire 0 stands for none.
+    pub(crate) fn of(&self, address: IpAddr, now: Time) -> NonZeroU64 {
         self.in_epoch(address, now.0 / self.epoch_ns)
     }
 
     /// What a token from this address proves.
-    pub(crate) fn check(&self, address: IpAddr, token: u64, now: Time) -> Proof {
+    pub(crate) fn check(&self, address: IpAddr, token: Option<NonZeroU64>, now: Time) -> Proof {
         let epoch = now.0 / self.epoch_ns;
-        if token == 0 {
-            Proof::None
-        } else if token == self.in_epoch(address, epoch) {
+        let Some(token) = token else { return Proof::None };
+        if token == self.in_epoch(address, epoch) {
             Proof::Fresh
         } else if epoch > 0 && token == self.in_epoch(address, epoch - 1) {
             Proof::Old
@@ -65,8 +65,8 @@ impl Tokens {
         }
     }
 
-    fn in_epoch(&self, address: IpAddr, epoch: u64) -> u64 {
-        self.hash.of(address, [epoch]).max(1)
+    fn in_epoch(&self, address: IpAddr, epoch: u64) -> NonZeroU64 {
+        NonZeroU64::new(self.hash.of(address, [epoch])).unwrap_or(NonZeroU64::MIN)
     }
 }
 
@@ -114,14 +114,14 @@ mod tests {
         let tokens = Tokens::new(Rng::new(1).keyed_hash(), EPOCH);
         let [here, there] = [1, 2].map(|last| IpAddr::from([10, 0, 0, last]));
         let token = tokens.of(here, Time(5 * EPOCH));
-        let proves = |address, at| tokens.check(address, token, Time(at));
+        let proves = |address, at| tokens.check(address, Some(token), Time(at));
         assert_eq!(proves(here, 6 * EPOCH - 1), Proof::Fresh);
         assert_eq!(proves(here, 6 * EPOCH), Proof::Old);
         assert_eq!(proves(here, 7 * EPOCH), Proof::None);
         assert_eq!(proves(there, 5 * EPOCH), Proof::None);
-        assert_eq!(tokens.check(here, 0, Time(0)), Proof::None);
+        assert_eq!(tokens.check(here, None, Time(0)), Proof::None);
         let restarted = Tokens::new(Rng::new(2).keyed_hash(), EPOCH);
-        assert_eq!(restarted.check(here, token, Time(5 * EPOCH)), Proof::None);
+        assert_eq!(restarted.check(here, Some(token), Time(5 * EPOCH)), Proof::None);
     }
 
     #[test]

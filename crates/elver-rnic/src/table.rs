@@ -94,13 +94,13 @@ impl<T> Table<T> {
 
     /// An index for a look-up, which misses where there is no object.
     #[inline]
-    fn slot(&self, id: u32) -> usize {
-        self.cells.get(self.cell(id)).map_or(usize::MAX, |slot| slot.index())
+    fn slot(&self, id: u32) -> Option<usize> {
+        self.cells.get(self.cell(id)).map(|slot| slot.index())
     }
 
     #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<&T> {
-        match self.slots.get(self.slot(id)) {
+        match self.slots.get(self.slot(id)?) {
             Some(Some((held, value))) if *held == id => Some(value),
             _ => None,
         }
@@ -108,7 +108,7 @@ impl<T> Table<T> {
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
-        let slot = self.slot(id);
+        let slot = self.slot(id)?;
         match self.slots.get_mut(slot) {
             Some(Some((held, value))) if *held == id => Some(value),
             _ => None,
@@ -129,7 +129,7 @@ impl<T> Table<T> {
 
     pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
         self.get(id)?;
-        let slot = self.slot(id);
+        let slot = self.slot(id)?;
         let (_, value) = self.slots[slot].take()?;
         let cell = self.cell(id);
         self.cells[cell] = MaybeSlot::NONE;

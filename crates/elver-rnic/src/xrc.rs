@@ -50,7 +50,7 @@ impl<M: Memory> Rnic<M> {
             max_recv_sge: 0,
             max_inline_data: 0,
         };
-        // What is told of a QP has no word for none; no object's handle is 0.
+        // What is told of a target says that it has none (`QpMade`); no object's handle is 0.
         let init = QpInit { cap: nothing, ..QpInit::new(QpType::XrcRecv, Pd(0), Cq(0)) };
         let made = |id| {
             let mut target = QueuePair::new(Qpn::from_wrapping(id), init);

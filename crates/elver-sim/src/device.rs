@@ -3,7 +3,7 @@ use std::rc::Rc;
 
 use elver_rnic::{Config, Counters, DropReason, MAX_PACKET, Rnic};
 use elver_verbs::{
-    AccessFlags, Cq, Device, Mr, MrInfo, Pd, PostError, Qp, QpAttr, QpInit, QpState, QpType,
+    AccessFlags, Cq, Device, Mr, MrInfo, Pd, PostError, Qp, QpAttr, QpMade, QpState, QpType,
     SendWr, Time, VerbsError, Wc,
 };
 
@@ -265,7 +265,7 @@ impl Device for SimDevice {
 
     elver_rnic::calls_of_rnic!(rnic, now);
 
-    fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
+    fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpMade), VerbsError> {
         let (mut attr, init) = self.rnic.query_qp(qp)?;
         if self.forgetful && init.qp_type == QpType::Rc && attr.qp_state == QpState::Err {
             attr.rq_psn = attr.rq_psn.wrapping_sub(1) & PSN_MASK;

@@ -7,7 +7,7 @@ use elver_memory::SoftMemory;
 use elver_rnic::{Config, Counters, MAX_PACKET, MrChange, Rnic, RxMeta, Seed, Time};
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, Cq, Device, Gid, Mr, MrInfo, Mtu, MwInfo, Pd, PostError, Qp,
-    QpAttr, QpInit, SendFlags, SendOp, SendWr, Srq, SrqInit, VerbsError, Wc, Xrcd,
+    QpAttr, QpMade, SendFlags, SendOp, SendWr, Srq, SrqInit, VerbsError, Wc, Xrcd,
 };
 use elver_wire::{Flow, HEADERS_MAX, ICRC_LEN, IpId};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -791,7 +791,7 @@ impl Device for SoftDevice {
 
     elver_rnic::calls_of_rnic!(rnic, now);
 
-    fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError> {
+    fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpMade), VerbsError> {
         self.rnic.query_qp(qp)
     }
 

@@ -1,6 +1,7 @@
 use crate::{
     AccessFlags, AddressVector, Ah, AsyncEvent, Cq, DeviceAttr, Gid, Memory, Mr, Mw, Pd, PortAttr,
-    PostError, Qp, QpAttr, QpAttrMask, QpInit, RecvWr, SendWr, Srq, VerbsError, Wc, qp_state,
+    PostError, Qp, QpAttr, QpAttrMask, QpInit, QpMade, RecvWr, SendWr, Srq, VerbsError, Wc,
+    qp_state,
 };
 
 /// Something that offers verbs: the software RNIC in real or virtual time, or hardware.
@@ -254,7 +255,7 @@ pub trait Device {
     /// # Errors
     ///
     /// [`VerbsError::InvalidHandle`].
-    fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpInit), VerbsError>;
+    fn query_qp(&self, qp: Qp) -> Result<(QpAttr, QpMade), VerbsError>;
 
     /// The QP's number on the wire. A DCT has one only from RTR on.
     ///

@@ -45,7 +45,8 @@ pub use handle::{Ah, Cq, Mr, Mw, Pd, Qp, Srq, Xrcd};
 pub use maybe::MaybeSlot;
 pub use memory::{Memory, MemoryError};
 pub use qp::{
-    AddressVector, DciInit, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpState, QpType, qpn_valid,
+    AddressVector, DciInit, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpMade, QpState, QpType,
+    qpn_valid,
 };
 pub use time::Time;
 pub use vqp::{Class, ConnectOptions, Policy, Via, VqpState};

@@ -245,7 +245,41 @@ pub struct QpInit {
     pub general_services: bool,
 }
 
+/// What a device tells of how a QP was made. An XRC target has no protection domain and no CQs of its own: those of the
+/// queues that requests name serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpMade {
+    /// Transport service.
+    pub qp_type: QpType,
+    /// Protection domain.
+    pub pd: Option<Pd>,
+    /// Where sends complete.
+    pub send_cq: Option<Cq>,
+    /// Where receives complete.
+    pub recv_cq: Option<Cq>,
+    /// Shared receive queue.
+    pub srq: Option<Srq>,
+    /// Queue sizes.
+    pub cap: QpCap,
+    /// Whether every send WR is signalled.
+    pub sq_sig_all: bool,
+}
+
 impl QpInit {
+    /// What is told of a QP that was made with this.
+    pub fn made(&self) -> QpMade {
+        let own = self.qp_type != QpType::XrcRecv;
+        QpMade {
+            qp_type: self.qp_type,
+            pd: own.then_some(self.pd),
+            send_cq: own.then_some(self.send_cq),
+            recv_cq: own.then_some(self.recv_cq),
+            srq: self.srq.filter(|_| own),
+            cap: self.cap,
+            sq_sig_all: self.sq_sig_all,
+        }
+    }
+
     /// A QP with default sizes and one CQ for both directions.
     pub fn new(qp_type: QpType, pd: Pd, cq: Cq) -> QpInit {
         QpInit {

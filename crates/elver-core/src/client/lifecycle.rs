@@ -195,7 +195,7 @@ impl<D: Device> Core<D> {
                 bound: None,
                 peer: None,
                 beside: Default::default(),
-                peer_port: 0,
+                peer_port: None,
                 peer_vqp: MaybeVqp::default(),
                 lane: None,
                 dest: None,

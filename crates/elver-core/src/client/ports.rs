@@ -1,3 +1,4 @@
+use core::num::NonZeroU16;
 use core::ops::RangeInclusive;
 
 use crate::VqpId;
@@ -9,9 +10,9 @@ use rustc_hash::FxBuildHasher;
 /// The ports of a node, and the VQP that is bound to each.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
-    vqps: HashMap<u16, (VqpId, u16), FxBuildHasher>,
+    vqps: HashMap<u16, (VqpId, NonZeroU16), FxBuildHasher>,
     /// The number of the last binding.
-    last: u16,
+    last: Option<NonZeroU16>,
 }
 
 impl Ports {
@@ -23,15 +24,16 @@ impl Ports {
         self.vqps.get(&port).map(|(vqp, _)| *vqp)
     }
 
-    /// A number that tells the binding of a port from those before it; 0 if nobody is bound to it.
-    pub(crate) fn binding_of(&self, port: u16) -> u16 {
-        self.vqps.get(&port).map_or(0, |(_, number)| *number)
+    /// A number that tells the binding of a port from those before it; none if nobody is bound to it.
+    pub(crate) fn binding_of(&self, port: u16) -> Option<NonZeroU16> {
+        self.vqps.get(&port).map(|(_, number)| *number)
     }
 
     /// Binds a VQP to a port that nobody is bound to.
     pub(crate) fn bind(&mut self, port: u16, vqp: VqpId) {
-        self.last = self.last.checked_add(1).unwrap_or(1);
-        if self.vqps.insert(port, (vqp, self.last)).is_some() {
+        let next = self.last.and_then(|last| last.checked_add(1)).unwrap_or(NonZeroU16::MIN);
+        self.last = Some(next);
+        if self.vqps.insert(port, (vqp, next)).is_some() {
             bug!("a port is bound twice");
         }
     }
@@ -74,7 +76,7 @@ mod tests {
         );
         ports.release(any);
         assert_eq!((ports.bound_to(any), ports.len()), (None, 0));
-        assert_eq!((ports.binding_of(any), ports.binding_of(7)), (0, 0));
+        assert_eq!((ports.binding_of(any), ports.binding_of(7)), (None, None));
         ports.bind(any, VqpId(5));
         assert_ne!(ports.binding_of(any), first);
     }

@@ -13,7 +13,7 @@ use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
 use crate::memory::mr_store::{MrStore, RemoteMr};
-use crate::vqp::send_ring::{Bytes, SqEntry};
+use crate::vqp::sq_entry::{Bytes, SqEntry};
 use crate::vqp::{Fault, Vqp, Wait};
 
 /// What a WR counts as besides its bytes, in its VQP's turn.

@@ -127,7 +127,7 @@ impl<D: Device> Core<D> {
             let entry = vqp.sq.entry_mut(vqp.sq.done);
             entry.status = status;
             if status == WcStatus::RemAccessErr {
-                entry.detail = AccessFault::Region as u8;
+                entry.detail = Some(AccessFault::Region);
             }
             vqp.sq.done = vqp.sq.done.wrapping_add(1);
         }

@@ -32,7 +32,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn fail_access(&mut self, id: VqpId, fault: AccessFault, now: Time) {
         let Some(vqp) = self.vqps.get_mut(id) else { return bug!("a VQP that is gone fails") };
         if vqp.sq.unposted() > 0 {
-            vqp.sq.entry_mut(vqp.sq.posted).detail = fault as u8;
+            vqp.sq.entry_mut(vqp.sq.posted).detail = Some(fault);
         }
         self.fail_next(id, WcStatus::RemAccessErr, now);
     }

@@ -76,6 +76,14 @@ impl<D: Device> Core<D> {
         self.lanes.wait(lane);
     }
 
+    /// Nobody waits for an operation any longer.
+    pub(crate) fn abandon_op(&mut self, id: OpId) {
+        // It may have ended, and its end not have been told yet.
+        if let Some(op) = self.ops.get_mut(id) {
+            op.abandoned = true;
+        }
+    }
+
     /// Puts an operation's WR on its lane. Returns whether it may still be done, and the device took
     /// it.
     pub(crate) fn send_op(&mut self, id: OpId, now: Time) -> bool {

@@ -2,6 +2,8 @@
 //! posts them (Algorithm 2); they end in runs. They are READs and WRITEs of regions that are known, and messages so
 //! short that they are copied behind their headers at once, and the device takes them inline.
 
+use core::num::NonZeroU8;
+
 use elver_verbs::{
     AccessFlags, Class, Device, Memory, Payload, Qp, SendFlags, SendOp, SendOpcode, SendWr, Time,
 };
@@ -12,10 +14,10 @@ use crate::ids::LaneIx;
 use crate::memory::mr::{LocalMrs, Users};
 use crate::memory::mr_store::MrStore;
 use crate::messaging::message::{HEADER_BYTES, Header};
-use crate::pool::Lanes;
 use crate::pool::lane::LaneState;
+use crate::pool::lanes::Lanes;
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::SqEntry;
+use crate::vqp::sq_entry::SqEntry;
 
 /// Most WRs posted to the device by one call: as many as the device sends in one piece.
 pub(crate) const BURST: u32 = 64;
@@ -57,7 +59,7 @@ impl Intake {
         let signaled = entry.flags.contains(SendFlags::SIGNALED);
         self.taken.count += 1;
         self.taken.bytes += u64::from(entry.length);
-        vqp.sq.push(SqEntry { num_sge: 1, run, ..entry });
+        vqp.sq.push(SqEntry { num_sge: 1, run: NonZeroU8::new(run), ..entry });
         self.run = if signaled { 0 } else { run };
     }
 
@@ -181,9 +183,7 @@ impl Vqp {
     /// one region, and none but the last is signalled.
     #[inline]
     pub(crate) fn ends_in_run(&self, seq: u32, count: u32) -> bool {
-        self.sq.head == self.sq.done
-            && u32::from(self.sq.entry(seq).run) >= count
-            && !self.phase.flushes()
+        self.sq.head == self.sq.done && self.sq.entry(seq).run() >= count && !self.phase.flushes()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::datapath::plain::{BURST, Plain};
 use crate::memory::mr::{LocalMrs, Users};
 use crate::messaging::message::HEADER_BYTES;
 use crate::vqp::phase::Phase;
-use crate::vqp::send_ring::{Bytes, SqEntry};
+use crate::vqp::sq_entry::{Bytes, SqEntry};
 use crate::vqp::{Fault, Vqp};
 use crate::{ClientId, Core, VqpId};
 

@@ -107,7 +107,7 @@ impl<D: Device> Core<D> {
             LaneKind::Dc { stream } => {
                 let phys = &mut self.lanes.qps[qp];
                 if !phys.broken && self.device.reset_dci_stream(phys.qp, stream).is_ok() {
-                    self.set_running(lane);
+                    self.lanes.run(lane);
                     return self.resume(lane, now);
                 }
                 phys.broken = true;

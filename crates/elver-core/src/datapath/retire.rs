@@ -6,7 +6,7 @@ use crate::memory::mr::Users;
 use crate::memory::regions::RELEASE_AGAIN_NS;
 use crate::vqp::phase::Phase;
 use crate::vqp::recv_ring::RecvOutcome;
-use crate::vqp::send_ring::{Bytes, SqEntry};
+use crate::vqp::sq_entry::{Bytes, SqEntry};
 use crate::{Completion, Core, VqpId};
 
 impl<D: Device> Core<D> {
@@ -25,7 +25,7 @@ impl<D: Device> Core<D> {
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         vqp.sq.head = vqp.sq.done;
         let entry = vqp.sq.entry(vqp.sq.head.wrapping_sub(1));
-        debug_assert!(entry.ends_plainly() && u32::from(entry.run) >= count);
+        debug_assert!(entry.ends_plainly() && entry.run() >= count);
         let freed = mrs.remove_users(Users::of(entry.mr, count));
         let signaled = entry.flags.contains(SendFlags::SIGNALED);
         client.tell_nothing(count - u32::from(signaled));
@@ -171,7 +171,7 @@ fn completion_of(entry: &SqEntry, vqp: VqpId) -> Completion {
         opcode: entry.opcode.wc_opcode(),
         byte_len: if reads { entry.length } else { 0 },
         qp_num: vqp.0,
-        vendor_err: entry.detail.into(),
+        vendor_err: entry.detail.map_or(0, |fault| fault as u32),
         ..Wc::default()
     };
     Completion { vqp, source: None, wc }

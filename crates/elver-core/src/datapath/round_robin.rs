@@ -7,7 +7,7 @@ use crate::VqpId;
 use crate::datapath::burst::{QUANTUM, Stop};
 use crate::effects::Effect;
 use crate::ids::LaneIx;
-use crate::pool::SLOTS_RESERVED;
+use crate::pool::buffers::SLOTS_RESERVED;
 use crate::pool::lane::LaneState;
 use crate::vqp::Wait;
 

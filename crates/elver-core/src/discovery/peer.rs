@@ -10,8 +10,8 @@ use siphasher::sip::SipHasher13;
 
 use crate::VqpId;
 use crate::ids::{CallId, LaneIx, MaybeVqp, OpId, PeerId};
-use crate::rc::Heat;
 use crate::rc::back_off::BackOff;
+use crate::rc::heat::Heat;
 use crate::slots::Slots;
 use elver_random::Rng;
 
@@ -104,6 +104,16 @@ pub(crate) enum PeerLookup {
     },
     /// It has ended, and who waits is told next.
     Ended,
+}
+
+impl PeerLookup {
+    /// When it is given up, if it runs.
+    pub(crate) fn deadline(self) -> Option<Time> {
+        match self {
+            PeerLookup::Running { deadline, .. } => Some(deadline),
+            _ => None,
+        }
+    }
 }
 
 /// Who waits for a peer's record.

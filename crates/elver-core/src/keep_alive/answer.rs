@@ -1,8 +1,11 @@
 //! Questions of peers, and their answers.
 
-use elver_control::{Answer, ControlAddr, PORTS_ASKED};
+use core::num::NonZeroU16;
+
+use elver_control::{Answer, ControlAddr};
 use elver_verbs::{Device, Gid};
 
+use super::watch::PortsAsked;
 use super::{Failing, Loss};
 use crate::Core;
 use crate::ids::PeerId;
@@ -21,16 +24,16 @@ impl<D: Device> Core<D> {
         (gid, qpn): (Gid, u32),
         id: u64,
         qkey: u32,
-        ports: [u16; PORTS_ASKED],
+        ports: PortsAsked,
     ) {
         self.stats.peers_assured += 1;
         let answer = Answer::Alive { turns: self.turns, bound: self.bindings(ports) };
         self.links.control.answer_once(ControlAddr { gid, qpn, qkey }, id, answer);
     }
 
-    /// The numbers of the bindings of ports; 0 for those that nobody has.
-    pub(crate) fn bindings(&self, ports: [u16; PORTS_ASKED]) -> [u16; PORTS_ASKED] {
-        ports.map(|port| self.ports.binding_of(port))
+    /// The numbers of the bindings of ports.
+    pub(crate) fn bindings(&self, ports: PortsAsked) -> PortsAsked {
+        ports.map(|port| self.ports.binding_of(port.map(NonZeroU16::get)?))
     }
 
     /// A node has answered that it is there.
@@ -39,7 +42,7 @@ impl<D: Device> Core<D> {
         (gid, qpn): (Gid, u32),
         id: u64,
         turns: bool,
-        bound: &[u16; PORTS_ASKED],
+        bound: &PortsAsked,
     ) {
         // Of those that nobody remembers nobody has asked.
         let peer = self.peers.find(&gid);
@@ -56,7 +59,7 @@ impl<D: Device> Core<D> {
         from: (PeerId, u32),
         id: u64,
         turns: bool,
-        bound: &[u16; PORTS_ASKED],
+        bound: &PortsAsked,
     ) -> bool {
         let Some((_, parted)) = self.keep_alive.answered(from, id, turns, bound) else {
             return false;

@@ -1,11 +1,13 @@
 //! What a core does to know whether those that its VQPs are connected to are there.
 
 use alloc::vec::Vec;
+use core::num::NonZeroU16;
 
 use elver_control::{ControlAddr, NodeRecord, Request};
 use elver_verbs::{Device, Time};
 
-use super::{Facts, Failing, Loss, NodeKey, SAMPLES, Samples, Step, Watched};
+use super::watch::{Facts, SAMPLES, Samples, Step};
+use super::{Failing, Loss, NodeKey, Watched};
 use crate::VqpId;
 use crate::vqp::Vqp;
 use crate::{ConnectError, Core};
@@ -92,7 +94,7 @@ impl<D: Device> Core<D> {
         }
         // Who has sent messages there is told by the peer when their receiver goes.
         let asks =
-            vqp.peer_vqp.get().is_none() && vqp.peer_port != 0 && !vqp.sq.has_sent_messages();
+            vqp.peer_vqp.get().is_none() && vqp.peer_port.is_some() && !vqp.sq.has_sent_messages();
         vqp.watched = if asks { Watched::Port } else { Watched::Node };
         let (key, port) = (NodeKey { peer, tag: vqp.peer_tag }, vqp.watched_port());
         self.keep_alive.enroll(key, id, port);
@@ -180,8 +182,8 @@ impl Vqp {
     }
 
     /// The port whose owner is asked about for it.
-    pub(crate) fn watched_port(&self) -> Option<u16> {
-        (self.watched == Watched::Port).then_some(self.peer_port)
+    pub(crate) fn watched_port(&self) -> Option<NonZeroU16> {
+        self.peer_port.filter(|_| self.watched == Watched::Port)
     }
 
     /// The node that it is connected to, if that is looked at for it.

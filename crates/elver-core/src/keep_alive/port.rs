@@ -2,14 +2,15 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::num::NonZeroU16;
 
 use crate::VqpId;
 
 /// The VQPs that are connected to a port, and who has it as far as they know.
 #[derive(Debug, Default)]
 pub(super) struct Port {
-    /// The number of its binding; 0 while nobody was ever bound to it.
-    bound: u16,
+    /// The number of its binding; none while nobody is bound to it.
+    bound: Option<NonZeroU16>,
     /// VQPs that were connected while it had this one.
     settled: BTreeSet<VqpId>,
     /// Those of which that is not known yet, and the rounds of questions that had begun before they came.
@@ -34,12 +35,12 @@ impl Port {
 
     /// The node tells who has it, in answer to a round of questions. VQPs that were connected while another
     /// had it go to `parted`. To a port that nobody has yet one may be connected, and wait.
-    pub(super) fn hear(&mut self, bound: u16, round: u32, parted: &mut Vec<VqpId>) {
+    pub(super) fn hear(&mut self, bound: Option<NonZeroU16>, round: u32, parted: &mut Vec<VqpId>) {
         if self.bound != bound {
             parted.extend(core::mem::take(&mut self.settled));
             self.bound = bound;
         }
-        if bound != 0 {
+        if bound.is_some() {
             let asked_for = self.fresh.extract_if(.., |_, rounds| *rounds < round);
             self.settled.extend(asked_for.map(|(vqp, _)| vqp));
         }
@@ -52,7 +53,7 @@ mod tests {
 
     fn hear(port: &mut Port, bound: u16, round: u32) -> Vec<u32> {
         let mut parted = Vec::new();
-        port.hear(bound, round, &mut parted);
+        port.hear(NonZeroU16::new(bound), round, &mut parted);
         parted.into_iter().map(|vqp| vqp.0).collect()
     }
 

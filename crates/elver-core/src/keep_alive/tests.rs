@@ -1,10 +1,13 @@
+use elver_control::{ControlAddr, PORTS_ASKED};
+
+use super::watch::{Samples, TRIES_MIN, UNKNOWN_PATIENCE};
 use super::*;
 use crate::VqpId;
 
 const TELL: u64 = 1_600;
 const TICK: u64 = TELL / TICKS;
 const KEY: NodeKey = NodeKey { peer: PeerId::numbered(3), tag: 9 };
-const NO_PORTS: [u16; PORTS_ASKED] = [0; PORTS_ASKED];
+const NO_PORTS: PortsAsked = [None; PORTS_ASKED];
 
 /// A keep-alive under a clock of its own.
 struct Rig {
@@ -27,6 +30,7 @@ impl Rig {
 
     /// With a VQP that is connected.
     fn with(port: Option<u16>) -> Rig {
+        let port = port.and_then(NonZeroU16::new);
         let mut rig = Rig::new();
         rig.keep_alive.connected(VqpId(1));
         assert_eq!(rig.keep_alive.poll_timeout(), Some(Time::ZERO));
@@ -61,7 +65,7 @@ impl Rig {
     }
 
     /// Looks at each tick until somebody is asked; the id, and the ports.
-    fn asked(&mut self) -> (u64, [u16; PORTS_ASKED]) {
+    fn asked(&mut self) -> (u64, PortsAsked) {
         for _ in 0..2 * TICKS {
             if let Some(Step::Ask { id, ports, .. }) = self.pass(TICK).pop() {
                 return (id, ports);
@@ -72,7 +76,9 @@ impl Rig {
 
     fn answer(&mut self, id: u64, turns: bool, bound: &[u16]) -> Option<Vec<u32>> {
         let mut all = NO_PORTS;
-        all[..bound.len()].copy_from_slice(bound);
+        for (into, number) in all.iter_mut().zip(bound) {
+            *into = NonZeroU16::new(*number);
+        }
         let parted = self.keep_alive.answered((KEY.peer, 77), id, turns, &all);
         parted.map(|(_, parted)| parted.into_iter().map(|vqp| vqp.0).collect())
     }
@@ -225,19 +231,19 @@ fn who_connects_to_one_that_was_given_up_has_it_asked_anew() {
 fn the_end_of_a_ports_owner_is_told_to_those_that_had_him() {
     let mut rig = Rig::with(Some(7));
     let (id, ports) = rig.asked();
-    assert_eq!(ports[..2], [7, 0]);
+    assert_eq!(ports[..2], [NonZeroU16::new(7), None]);
     assert_eq!(rig.answer(id, true, &[4]), Some(Vec::new()));
     // Also if the node itself is known to be there.
     rig.facts.samples[0] = Some((VqpId(1), 1));
     let (id, _) = rig.asked();
     assert_eq!(rig.answer(id, true, &[4]), Some(Vec::new()));
-    rig.keep_alive.enroll(KEY, VqpId(2), Some(7));
+    rig.keep_alive.enroll(KEY, VqpId(2), NonZeroU16::new(7));
     let (id, _) = rig.asked();
     assert_eq!(rig.answer(id, true, &[5]), Some(alloc::vec![1]));
     let (id, _) = rig.asked();
     assert_eq!(rig.answer(id, true, &[0]), Some(alloc::vec![2]));
     for vqp in [1, 2] {
-        rig.keep_alive.leave(KEY, VqpId(vqp), Some(7));
+        rig.keep_alive.leave(KEY, VqpId(vqp), NonZeroU16::new(7));
     }
     assert_eq!(rig.pass(TICK), []);
     assert_eq!(rig.keep_alive.poll_timeout(), None, "nobody is looked at any longer");
@@ -248,15 +254,15 @@ fn many_ports_are_asked_about_in_turn() {
     let mut rig = Rig::with(None);
     let ports: Vec<u16> = (1..=20).map(|n| n * 3_276).chain([u16::MAX]).collect();
     for (vqp, port) in (2..).zip(&ports) {
-        rig.keep_alive.enroll(KEY, VqpId(vqp), Some(*port));
+        rig.keep_alive.enroll(KEY, VqpId(vqp), NonZeroU16::new(*port));
     }
     for _ in 0..2 {
         let mut all = Vec::new();
         let began = rig.now;
         while all.len() < ports.len() {
             let (id, some) = rig.asked();
-            all.extend(some.into_iter().filter(|port| *port != 0));
-            assert_eq!(rig.answer(id, true, &some.map(|_| 1)), Some(Vec::new()));
+            all.extend(some.into_iter().flatten().map(NonZeroU16::get));
+            assert_eq!(rig.answer(id, true, &[1; PORTS_ASKED]), Some(Vec::new()));
         }
         assert_eq!(all, ports);
         assert!(rig.now - began <= (QUIET_TICKS + 3) * TICK, "one question a tick");

@@ -259,7 +259,7 @@ impl<D: Device> Core<D> {
         let gid = self.gid_of(from);
         let Some(vqp) = self.sender_named(from, header) else { return };
         let cause = match refusal {
-            Refusal::Port => ConnectError::NoSuchPort { gid, port: vqp.peer_port },
+            Refusal::Port => ConnectError::NoSuchPort { gid, port: vqp.peer_port() },
             Refusal::Gone => ConnectError::PeerGone { gid },
             Refusal::Overrun => ConnectError::Overrun { gid },
             Refusal::Crowded => ConnectError::Crowded { gid },

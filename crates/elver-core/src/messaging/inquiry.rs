@@ -25,7 +25,7 @@ use crate::ids::PeerId;
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::Bytes;
+use crate::vqp::sq_entry::Bytes;
 use crate::{ConnectError, Core, Event, VqpId};
 
 impl<D: Device> Core<D> {

@@ -8,9 +8,10 @@ use crate::datapath::burst::Check;
 use crate::memory::mr::LocalMrs;
 use crate::messaging::gather::{PIECE_BYTES, encode_piece};
 use crate::messaging::message::{HEADER_BYTES, Header, Kind};
-use crate::pool::{Pool, SLOTS_RESERVED};
+use crate::pool::Pool;
+use crate::pool::buffers::SLOTS_RESERVED;
 use crate::vqp::Vqp;
-use crate::vqp::send_ring::{Bytes, SqEntry};
+use crate::vqp::sq_entry::{Bytes, SqEntry};
 
 impl Vqp {
     /// Makes a message's header, in a send slot, unless that is done. A message that is too long to
@@ -37,7 +38,7 @@ impl Vqp {
             return Check::NoSlot;
         };
         // If it was short it is not any longer, since it is posted again.
-        (self.sq.entry_mut(seq).slot, self.sq.entry_mut(seq).run) = (slot.into(), 0);
+        (self.sq.entry_mut(seq).slot, self.sq.entry_mut(seq).run) = (slot.into(), None);
         let (kind, imm) = match opcode {
             SendOpcode::WriteWithImm => (Kind::WriteImm, Some(imm)),
             SendOpcode::SendWithImm => (Kind::Eager, Some(imm)),

@@ -37,7 +37,7 @@ use crate::datapath::ops::{OpKind, Work};
 use crate::datapath::wr_id::{SEQ_MASK, WrId};
 use crate::effects::Effect;
 use crate::ids::{LaneIx, OpId};
-use crate::rc::Reached;
+use crate::rc::link::Reached;
 use crate::rc::path::Flushed;
 
 /// What became of a WR that was flushed.

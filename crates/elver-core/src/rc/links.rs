@@ -38,8 +38,8 @@ use crate::Config;
 use crate::VqpId;
 use crate::discovery::strangers::Strangers;
 use crate::ids::{CallId, LinkId, OpId, PeerId};
-use crate::rc::RcPool;
 use crate::rc::back_off::BackOff;
+use crate::rc::pool::RcPool;
 use crate::rc::ud::Ud;
 use crate::slots::{SLOTS_MAX, Slots};
 

@@ -7,7 +7,8 @@ use crate::datapath::ops::{Op, OpKind, Work};
 use crate::datapath::wr_id::WrId;
 use crate::messaging::gather::PIECE_BYTES;
 use crate::messaging::message::HEADER_BYTES;
-use crate::vqp::send_ring::{Bytes, SendRing};
+use crate::vqp::send_ring::SendRing;
+use crate::vqp::sq_entry::Bytes;
 
 /// What was flushed from an RC QP and may have been executed.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +58,7 @@ impl Path {
             // What is long is read later, and what is inline stands behind the header.
             _ if entry.is_send() && entry.bytes != Bytes::Local => head(),
             // It was copied behind its header when it was posted.
-            _ if entry.is_send() && entry.run > 0 => HEADER_BYTES as u64 + bytes,
+            _ if entry.is_send() && entry.run.is_some() => HEADER_BYTES as u64 + bytes,
             _ if entry.is_send() => head() + bytes,
             _ => 0,
         })

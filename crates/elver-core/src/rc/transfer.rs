@@ -16,7 +16,7 @@ use crate::VqpId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
-use crate::rc::LinkState;
+use crate::rc::link::LinkState;
 use crate::vqp::Vqp;
 use crate::vqp::phase::Phase;
 use crate::{Core, Stats};

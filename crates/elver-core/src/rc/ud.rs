@@ -10,7 +10,7 @@ use elver_verbs::{
 };
 
 use crate::datapath::wr_id::WrId;
-use crate::pool::{CONTROL_RECVS, CONTROL_SENDS};
+use crate::pool::create::{CONTROL_RECVS, CONTROL_SENDS};
 
 /// Bytes in front of every received datagram (IBTA vol. 1, annex A17.4.5.2).
 const GRH_BYTES: usize = 40;

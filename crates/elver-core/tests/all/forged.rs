@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
 
 use crate::common::attacker::{self, Attacker};
 use crate::common::*;
@@ -294,7 +295,7 @@ fn answers_to_questions_that_were_not_asked_end_nothing() {
     let forger = attacker(&cluster, 3, true, 2);
     const FORGED: u64 = 2_000;
     for id in 0..FORGED {
-        let (turns, bound) = (id % 2 == 0, [id as u16; PORTS_ASKED]);
+        let (turns, bound) = (id % 2 == 0, [NonZeroU16::new(id as u16); PORTS_ASKED]);
         let answer = ControlBody::Answer(Answer::Alive { turns, bound });
         forger.control(own.control_qpn, own.control_qkey(), peer.control_qpn, id, answer);
         if id % 16 == 0 {
@@ -309,7 +310,7 @@ fn answers_to_questions_that_were_not_asked_end_nothing() {
     let stranger = attacker(&cluster, STRANGER, true, 2);
     let before = stat(&cluster, 1, "peers_assured");
     for id in 0..FORGED {
-        let question = Request::Alive { qkey: 1, ports: [7; PORTS_ASKED] };
+        let question = Request::Alive { qkey: 1, ports: [NonZeroU16::new(7); PORTS_ASKED] };
         let body = ControlBody::Request(question);
         stranger.control(own.control_qpn, own.control_qkey(), attacker::QPN, id, body);
         if id % 16 == 0 {
@@ -405,7 +406,7 @@ fn a_member_gone_bad_stops_nobodys_look_ups() {
             Answer::Refused(Refusal::Crossed),
             Answer::Closed,
             Answer::Fate(Some(1)),
-            Answer::Alive { turns: false, bound: [guess as u16; PORTS_ASKED] },
+            Answer::Alive { turns: false, bound: [NonZeroU16::new(guess as u16); PORTS_ASKED] },
         ];
         for (n, gid, record) in victims {
             let voice = attacker(&cluster, HOST, true, n as u8 + 1);

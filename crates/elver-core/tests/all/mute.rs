@@ -40,7 +40,7 @@ fn answer(to: NodeRecord, asked: &Datagram) -> Option<Datagram> {
         Request::RcFate { psn, .. } => Answer::Fate(Some(psn)),
         Request::RcClose { .. } => Answer::Closed,
         Request::Meta => Answer::Record(record()),
-        Request::Alive { .. } => Answer::Alive { turns: true, bound: [0; 8] },
+        Request::Alive { .. } => Answer::Alive { turns: true, bound: [None; 8] },
     };
     let mut message = [0; CONTROL_BYTES_MAX];
     let body = ControlBody::Answer(answer);

@@ -247,39 +247,23 @@ impl Engine {
     /// Makes the VQP that a greeting asked for, and begins to connect it.
     fn begin_first(&mut self, slot: u32, first: First, now: Time) -> Result<(), Violation> {
         let Engine { core, sessions, counters, maker, looks, copier, .. } = self;
-        let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return Ok(()) };
-        let Session { socket, peer, customer, process, serial, open: Some(open), .. } = session
-        else {
-            return Ok(());
-        };
-        let mut desk = Desk {
-            core,
-            quotas,
-            maker,
-            looks,
-            copier,
-            socket,
-            open,
-            process: process.as_ref(),
-            who: Who::of(*peer, *customer, slot, *serial),
-            request: First::CREATE,
-            now,
-        };
+        let tools = Tools { core, maker, looks, copier };
+        let Some(mut desk) = Desk::of(sessions, slot, tools, now) else { return Ok(()) };
         let First { options, gid, port, connect } = first;
-        let created = desk.command(Command::CreateVqp(options));
+        let created = desk.command(First::CREATE, Command::CreateVqp(options));
         counters.commands += 1;
         let vqp = match &created {
             Ok(Some(Answer::Vqp(vqp))) => Some(*vqp),
             _ => None,
         };
         let connected = vqp.map(|vqp| {
-            desk.request = First::CONNECT;
             counters.commands += 1;
-            desk.command(Command::Connect { vqp, gid, port, options: connect })
+            let command = Command::Connect { vqp, gid, port, options: connect };
+            desk.command(First::CONNECT, command)
         });
-        counters.commands_refused += open.conclude(First::CREATE, created)?;
+        counters.commands_refused += desk.open.conclude(First::CREATE, created)?;
         if let Some(connected) = connected {
-            counters.commands_refused += open.conclude(First::CONNECT, connected)?;
+            counters.commands_refused += desk.open.conclude(First::CONNECT, connected)?;
         }
         Ok(())
     }
@@ -317,39 +301,37 @@ impl Engine {
         let Engine {
             core, sessions, scratch, counters, maker, looks, copier, sets, directs, ..
         } = self;
-        let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return Ok(true) };
-        let Session { socket, peer, customer, process, serial, open: Some(open), .. } = session
-        else {
-            return Ok(true);
-        };
-        if open.goodbye.is_some() {
+        let tools = Tools { core, maker, looks, copier };
+        let Some(mut desk) = Desk::of(sessions, slot, tools, now) else { return Ok(true) };
+        if desk.open.goodbye.is_some() {
             return Ok(false);
         }
-        open.last = now;
+        desk.open.last = now;
         let mut busy = false;
         for _ in 0..REQUESTS_MAX {
-            if open.owes() || *taken >= most {
+            if desk.open.owes() || *taken >= most {
                 break;
             }
-            let Some(Receives { vqp, wrs }) = open.end.next_receives(scratch)? else { break };
+            let Some(Receives { vqp, wrs }) = desk.open.end.next_receives(scratch)? else { break };
             busy = true;
             counters.receives += wrs.len() as u64;
             *taken += wrs.len() as u32;
-            counters.posts_refused += open.post_receives(core, vqp, wrs, now)?;
+            counters.posts_refused += desk.open.post_receives(desk.tools.core, vqp, wrs, now)?;
         }
         let (mut goodbye, mut share, mut ordered) = (None, None, None);
         let (mut reach, mut shut) = (None, None);
         for _ in 0..REQUESTS_MAX {
-            if open.owes() || *taken >= most {
+            if desk.open.owes() || *taken >= most {
                 break;
             }
-            let Some(request) = open.end.next_request(scratch)? else { break };
+            let Some(request) = desk.open.end.next_request(scratch)? else { break };
             busy = true;
             match request {
                 Request::Sends { vqp, wrs } => {
                     counters.sends += wrs.len() as u64;
                     *taken += wrs.len() as u32;
-                    counters.posts_refused += open.post_sends(core, vqp, wrs, now)?;
+                    counters.posts_refused +=
+                        desk.open.post_sends(desk.tools.core, vqp, wrs, now)?;
                 }
                 Request::Unknown { request, kind } => {
                     counters.commands_refused += 1;
@@ -359,10 +341,10 @@ impl Engine {
                         env!("CARGO_PKG_VERSION")
                     );
                     let refused = Refused::new(RefusalCode::Unsupported, text);
-                    open.reply(Owed::Refused { request, refused })?;
+                    desk.open.reply(Owed::Refused { request, refused })?;
                 }
                 Request::Command { request, command: Command::Goodbye } => {
-                    goodbye = Some((open.client, request));
+                    goodbye = Some((desk.open.client, request));
                     break;
                 }
                 Request::Command { request, command: Command::ShareMr { lkey, addr, access } } => {
@@ -382,38 +364,18 @@ impl Engine {
                     counters.commands += 1;
                     if let Some(order) = SetOrder::of(&command) {
                         *taken += WRS_PER_SLOW;
-                        let parent = Parent {
-                            token: u64::from(*serial) << 32 | u64::from(slot),
-                            pid: peer.pid,
-                            uid: peer.uid,
-                            gid: peer.gid,
-                            customer: *customer,
-                        };
+                        let parent = desk.who.as_parent();
                         ordered = Some((request, order, parent));
                         break;
                     }
                     let is_slow =
                         matches!(command, Command::AllocMr { .. } | Command::RegisterMr { .. });
                     *taken += if is_slow { WRS_PER_SLOW } else { WRS_PER_COMMAND };
-                    let mut desk = Desk {
-                        core,
-                        quotas,
-                        maker,
-                        looks,
-                        copier,
-                        socket,
-                        open,
-                        process: process.as_ref(),
-                        who: Who::of(*peer, *customer, slot, *serial),
-                        request,
-                        now,
-                    };
-                    let outcome = desk.command(command);
+                    let outcome = desk.command(request, command);
                     if let (Command::DeregisterMr { lkey }, Ok(None)) = (command, &outcome) {
-                        let token = u64::from(*serial) << 32 | u64::from(slot);
-                        shut = Some((lkey, Whose::Region { token, request }));
+                        shut = Some((lkey, Whose::Region { token: desk.who.token(), request }));
                     }
-                    counters.commands_refused += open.conclude(request, outcome)?;
+                    counters.commands_refused += desk.open.conclude(request, outcome)?;
                     // It took the time of many: the others' turn. A region that goes is shut to others first.
                     if is_slow || shut.is_some() {
                         break;
@@ -421,7 +383,7 @@ impl Engine {
                 }
             }
         }
-        open.wrs += u64::from(*taken);
+        desk.open.wrs += u64::from(*taken);
         if let Some((lkey, whose)) = shut {
             directs.shut(lkey, Some(whose), sessions, now);
         }
@@ -633,18 +595,22 @@ fn own_pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Where one command of one session is dealt with.
-struct Desk<'a> {
+/// What the engine has for the commands of all sessions.
+struct Tools<'a> {
     core: &'a mut Core<SoftDevice>,
-    quotas: &'a mut Quotas,
     maker: &'a Maker,
     looks: &'a mut Looks,
     copier: &'a Arc<Copier>,
+}
+
+/// Where the commands of one session are dealt with, one after the other.
+struct Desk<'a> {
+    tools: Tools<'a>,
+    quotas: &'a mut Quotas,
     socket: &'a Socket,
     open: &'a mut Open,
     process: Option<&'a OwnedFd>,
     who: Who,
-    request: u32,
     now: Time,
 }
 
@@ -665,20 +631,43 @@ impl Who {
         let (Peer { pid, uid, gid }, Customer { account, is_trusted }) = (peer, customer);
         Who { pid, uid, gid, account, is_trusted, slot, serial }
     }
+
+    fn customer(&self) -> Customer {
+        Customer { account: self.account, is_trusted: self.is_trusted }
+    }
+
+    /// What tells the session from all others.
+    fn token(&self) -> u64 {
+        u64::from(self.serial) << 32 | u64::from(self.slot)
+    }
+
+    fn as_parent(&self) -> Parent {
+        let Who { pid, uid, gid, .. } = *self;
+        Parent { token: self.token(), pid, uid, gid, customer: self.customer() }
+    }
 }
 
-impl Desk<'_> {
-    fn command(&mut self, command: Command<'_>) -> Outcome {
+impl<'a> Desk<'a> {
+    /// That of a session which has begun.
+    fn of(sessions: &'a mut Sessions, slot: u32, tools: Tools<'a>, now: Time) -> Option<Desk<'a>> {
+        let (session, quotas) = sessions.get_with_quotas(slot)?;
+        let who = Who::of(session.peer, session.customer, slot, session.serial);
+        let Session { socket, process, open, .. } = session;
+        let (open, process) = (open.as_mut()?, process.as_ref());
+        Some(Desk { tools, quotas, socket, open, process, who, now })
+    }
+
+    fn command(&mut self, request: u32, command: Command<'_>) -> Outcome {
         let (client, now) = (self.open.client, self.now);
         if self.open.pending >= PENDING_MAX {
             let text = format!("{PENDING_MAX} commands wait for their answer already");
             return Err(Refused::new(RefusalCode::Busy, text));
         }
-        let token = u64::from(self.request);
+        let token = u64::from(request);
         match command {
             Command::CreateVqp(options) => self.create_vqp(options),
             Command::DestroyVqp { vqp } => {
-                self.core.vqp_destroy(client, VqpId(vqp), now)?;
+                self.tools.core.vqp_destroy(client, VqpId(vqp), now)?;
                 if self.open.vqps.remove(&vqp) {
                     self.quotas.give_back(self.who.account, Usage::VQP);
                 }
@@ -691,16 +680,21 @@ impl Desk<'_> {
             Command::Bind { vqp, port } => self.bind(vqp, port),
             Command::Connect { vqp, gid, port, options } => {
                 self.open.goes_direct_no_more(vqp);
-                let via = self.core.qconnect(client, VqpId(vqp), gid, port, options, token, now)?;
+                let via =
+                    self.tools.core.qconnect(client, VqpId(vqp), gid, port, options, token, now)?;
                 Ok(via.map(Answer::Connected))
             }
-            Command::Warm { gids } => self.warm(gids, token),
-            Command::AllocMr { len, addr, access, huge } => self.alloc(len, addr, access, huge),
+            Command::Warm { gids } => self.warm(gids, request),
+            Command::AllocMr { len, addr, access, huge } => {
+                self.alloc(request, (len, addr), access, huge)
+            }
             Command::CarveMr { len, offset, addr, access } => self.carve(len, offset, addr, access),
-            Command::RegisterMr { addr, len, access } => self.register(addr, len, access),
-            Command::DeregisterMr { lkey } => self.deregister(lkey, token),
+            Command::RegisterMr { addr, len, access } => {
+                self.register(request, (len, addr), access)
+            }
+            Command::DeregisterMr { lkey } => self.deregister(request, lkey),
             Command::QueryVqp { vqp } => {
-                let info = self.core.vqp_info(client, VqpId(vqp))?;
+                let info = self.tools.core.vqp_info(client, VqpId(vqp))?;
                 Ok(Some(Answer::Info(translate::vqp_info(&info))))
             }
             // They concern more than one session, or its end, and are done where all are at hand.
@@ -717,10 +711,13 @@ impl Desk<'_> {
     }
 
     fn create_vqp(&mut self, options: elver_portal::VqpOptions) -> Outcome {
-        let customer = Customer { account: self.who.account, is_trusted: self.who.is_trusted };
-        let class = self.quotas.class_of(customer, (self.who.uid, self.who.gid), options.class)?;
+        let class = self.quotas.class_of(
+            self.who.customer(),
+            (self.who.uid, self.who.gid),
+            options.class,
+        )?;
         self.quotas.take(self.who.account, Usage::VQP)?;
-        match self.core.vqp_create(self.open.client, translate::vqp_init(options, class)) {
+        match self.tools.core.vqp_create(self.open.client, translate::vqp_init(options, class)) {
             Ok(VqpId(vqp)) => {
                 self.open.vqps.insert(vqp);
                 Ok(Some(Answer::Vqp(vqp)))
@@ -734,7 +731,7 @@ impl Desk<'_> {
 
     fn bind(&mut self, vqp: u32, port: u16) -> Outcome {
         self.quotas.take(self.who.account, Usage::PORT)?;
-        match self.core.qbind(self.open.client, VqpId(vqp), port) {
+        match self.tools.core.qbind(self.open.client, VqpId(vqp), port) {
             Ok(port) => {
                 self.open.bound.insert(vqp);
                 Ok(Some(Answer::Port(port)))
@@ -746,18 +743,24 @@ impl Desk<'_> {
         }
     }
 
-    fn warm(&mut self, gids: &[Gid], token: u64) -> Outcome {
-        self.core.warm(self.open.client, gids, token, self.now)?;
+    fn warm(&mut self, gids: &[Gid], request: u32) -> Outcome {
+        self.tools.core.warm(self.open.client, gids, request.into(), self.now)?;
         Ok(None)
     }
 
-    fn alloc(&mut self, len: u64, addr: u64, access: AccessFlags, huge: bool) -> Outcome {
-        self.fresh_request()?;
+    fn alloc(
+        &mut self,
+        request: u32,
+        (len, addr): (u64, u64),
+        access: AccessFlags,
+        huge: bool,
+    ) -> Outcome {
+        self.fresh_request(request)?;
         if len > ALLOC_BYTES_MAX {
             let text = format!("{len} bytes in one region, and at most {ALLOC_BYTES_MAX} can be");
             return Err(Refused::new(RefusalCode::OutOfRange, text));
         }
-        let (slot, serial, request) = (self.who.slot, self.who.serial, self.request);
+        let (slot, serial) = (self.who.slot, self.who.serial);
         // Who maps a huge page can give it back, and where no other is free the node's next access
         // would kill it.
         let huge = huge && self.who.is_trusted;
@@ -766,16 +769,20 @@ impl Desk<'_> {
         let order = Order { slot, serial, request, len, addr, access, huge, held };
         let usage = Usage::region(order.bytes());
         self.quotas.take(self.who.account, usage)?;
-        let made = self.maker.make(order).map_err(NotHanded::from).and_then(|made| match made {
-            Some(piece) => {
-                hand_over(self.core, self.socket, self.open, &order, piece, usage).map(Some)
-            }
-            None => {
-                // Among what is leaving, so that it counts if the process dies now.
-                self.open.leaving.insert(request, Region { usage, memory: None, backing: None });
-                Ok(None)
-            }
-        });
+        let made =
+            self.tools.maker.make(order).map_err(NotHanded::from).and_then(|made| match made {
+                Some(piece) => {
+                    hand_over(self.tools.core, self.socket, self.open, &order, piece, usage)
+                        .map(Some)
+                }
+                None => {
+                    // Among what is leaving, so that it counts if the process dies now.
+                    self.open
+                        .leaving
+                        .insert(request, Region { usage, memory: None, backing: None });
+                    Ok(None)
+                }
+            });
         made.map_err(|NotHanded { refused, kept }| {
             if !kept {
                 self.quotas.give_back(self.who.account, usage);
@@ -784,7 +791,7 @@ impl Desk<'_> {
         })
     }
 
-    fn register(&mut self, addr: u64, len: u64, access: AccessFlags) -> Outcome {
+    fn register(&mut self, request: u32, (len, addr): (u64, u64), access: AccessFlags) -> Outcome {
         let process = match &self.open.process {
             Some(process) => process.clone(),
             None => self.open.process.insert(self.process()?).clone(),
@@ -793,13 +800,13 @@ impl Desk<'_> {
             let memory = SoftMemory::of_process(process, addr, len)?;
             return self.register_as(memory, addr, access);
         }
-        self.fresh_request()?;
+        self.fresh_request(request)?;
         let usage = Usage::region(0);
         self.quotas.take(self.who.account, usage)?;
-        let (slot, serial, request) = (self.who.slot, self.who.serial, self.request);
+        let (slot, serial) = (self.who.slot, self.who.serial);
         let payer = self.who.account.number();
         let look = Look { slot, serial, request, addr, access, payer };
-        if let Err(error) = self.looks.begin(look, process, len) {
+        if let Err(error) = self.tools.looks.begin(look, process, len) {
             self.quotas.give_back(self.who.account, usage);
             return Err(error.into());
         }
@@ -823,7 +830,7 @@ impl Desk<'_> {
     fn register_as(&mut self, memory: SoftMemory, addr: u64, access: AccessFlags) -> Outcome {
         let usage = Usage::region(0);
         self.quotas.take(self.who.account, usage)?;
-        match self.core.reg_mr(self.open.client, memory, Some(addr), access) {
+        match self.tools.core.reg_mr(self.open.client, memory, Some(addr), access) {
             Ok(info) => {
                 let region = Region { usage, memory: None, backing: None };
                 self.open.regions.insert(info.lkey, region);
@@ -858,12 +865,12 @@ impl Desk<'_> {
             return Ok(Arc::new(memory));
         }
         let payer = self.who.account.number();
-        if self.copier.refuses(payer) {
+        if self.tools.copier.refuses(payer) {
             let text = "memory of a process of this user's took too long to read; try again later, or \
                         allocate it at the node instead (Mr::alloc)";
             return Err(Refused::new(RefusalCode::Busy, text));
         }
-        let copier = self.copier.clone();
+        let copier = self.tools.copier.clone();
         Ok(Arc::new(if self.who.is_trusted {
             memory.guarded_where_absent(copier, payer)
         } else {
@@ -871,19 +878,19 @@ impl Desk<'_> {
         }))
     }
 
-    fn deregister(&mut self, lkey: u32, token: u64) -> Outcome {
-        self.fresh_request()?;
-        self.core.dereg_mr(self.open.client, lkey, token, self.now)?;
+    fn deregister(&mut self, request: u32, lkey: u32) -> Outcome {
+        self.fresh_request(request)?;
+        self.tools.core.dereg_mr(self.open.client, lkey, request.into(), self.now)?;
         if let Some(region) = self.open.regions.remove(&lkey) {
-            self.open.leaving.insert(self.request, region);
+            self.open.leaving.insert(request, region);
         }
         Ok(None)
     }
 
     /// Two commands that wait must not have one number, or one would take the other's place.
-    fn fresh_request(&self) -> Result<(), Refused> {
-        if self.open.leaving.contains_key(&self.request) {
-            let text = format!("a command of number {} waits already", self.request);
+    fn fresh_request(&self, request: u32) -> Result<(), Refused> {
+        if self.open.leaving.contains_key(&request) {
+            let text = format!("a command of number {request} waits already");
             return Err(Refused::new(RefusalCode::State, text));
         }
         Ok(())

@@ -2,6 +2,7 @@
 //! them all and not the port.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU16;
 
 use elver_core::{
     Answer, CONTROL_BYTES_MAX, Class, ControlBody, ControlMessage, NodeRecord, PORTS_ASKED, RcEnd,
@@ -174,10 +175,13 @@ impl Forge {
             6 => ControlBody::Answer(Answer::Fate(Some(psn))),
             7 => ControlBody::Answer(Answer::Record(prey.record)),
             // That a node is there, and that nobody has any of its ports.
-            8 => ControlBody::Answer(Answer::Alive { turns: false, bound: [0; PORTS_ASKED] }),
+            8 => ControlBody::Answer(Answer::Alive { turns: false, bound: [None; PORTS_ASKED] }),
             9 => {
                 let qkey = prey.record.control_qkey() ^ self.rng.next_u64() as u32 & 1;
-                ControlBody::Request(Request::Alive { qkey, ports: [1; PORTS_ASKED] })
+                ControlBody::Request(Request::Alive {
+                    qkey,
+                    ports: [Some(NonZeroU16::MIN); PORTS_ASKED],
+                })
             }
             _ => ControlBody::Answer(Answer::Busy { retry_after_us: u32::MAX }),
         }

@@ -129,7 +129,7 @@ impl Direct {
         let door = Door {
             dest_qpn: attr.dest_qp_num,
             dest,
-            pd: init.pd.0,
+            pd: init.pd?.0,
             access: attr.qp_access_flags,
             reads: attr.max_dest_rd_atomic,
         };

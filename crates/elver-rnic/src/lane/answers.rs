@@ -1,6 +1,7 @@
 //! What a lane does with acknowledgements, NAKs and responses.
 
 use core::net::IpAddr;
+use core::num::NonZeroU64;
 
 use elver_verbs::{Memory, SendOp, WcStatus};
 use elver_wire::{DcExtra, Headers, Message, NakCode, Psn, RnrTimer, Syndrome};
@@ -31,6 +32,7 @@ impl Lane {
             return false;
         }
         if let DcExtra::Token(token) = extra {
+            let token = NonZeroU64::new(token);
             if self.token != token {
                 self.token = token;
                 self.unproved_end = Some(self.sent_end);

@@ -1,6 +1,7 @@
 //! What a lane sends: which WR may go now, and its packets.
 
 use alloc::vec::Vec;
+use core::num::NonZeroU64;
 
 use elver_verbs::{Dest, Memory, QpState, QpType, SendFlags, SendOp, Sge, WcStatus};
 use elver_wire::{
@@ -302,7 +303,7 @@ impl Lane {
         }
 
         if let Header::Dc { eth, .. } = &mut header {
-            let told = self.connected || self.token != 0;
+            let told = self.connected || self.token.is_some();
             eth.fill = proof::fill(&message, payload_len, mtu, !self.connected, told);
         }
         let mut headers = Headers::new(header, message, dest_qpn, self.next_psn).ok()?;
@@ -469,12 +470,13 @@ impl Lane {
                 let target = self.target?;
                 let (stream, session) = (self.index, self.session);
                 let eth = DcEth { src_qpn: core.qpn, stream, session, fill: 0 };
+                let token = self.token.map_or(0, NonZeroU64::get);
                 let extra = match (self.connected, self.telling) {
                     (true, false) => DcExtra::None,
-                    (true, true) => DcExtra::Token(self.token),
+                    (true, true) => DcExtra::Token(token),
                     (false, _) => DcExtra::Connect(DcConnect {
                         access_key: target.access_key,
-                        token: self.token,
+                        token,
                         mtu: core.attr.path_mtu.code(),
                     }),
                 };

@@ -129,7 +129,12 @@ fn each_message_goes_to_the_queue_that_it_names() {
     assert_eq!(pair.queues[1].memory.get(0, 5_000), [7; 5_000]);
     assert_eq!(pair.queues[1].memory.get(40_000, 3_000), [7; 3_000]);
     let source = pair.net.hosts[0].nic.qp_num(pair.initiator).unwrap();
-    assert_eq!(pair.net.hosts[1].nic.query_qp(pair.target).unwrap().0.dest_qp_num, source);
+    let (attr, made) = pair.net.hosts[1].nic.query_qp(pair.target).unwrap();
+    assert_eq!((attr.dest_qp_num, made.qp_type), (source, QpType::XrcRecv));
+    // Whatever was named last is not its own.
+    assert_eq!((made.pd, made.send_cq, made.recv_cq, made.srq), (None, None, None, None));
+    let (_, made) = pair.net.hosts[0].nic.query_qp(pair.initiator).unwrap();
+    assert!(made.pd.is_some() && made.send_cq.is_some());
 }
 
 /// A queue without receives stops the pair, as an RC pair would be; the other queue's wait does nothing for it.

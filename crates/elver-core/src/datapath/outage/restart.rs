@@ -41,7 +41,7 @@ impl<D: Device> Core<D> {
         if self.start_anew(&mut outage) {
             self.lanes.qps[qp].broken = false;
             for lane in lanes {
-                self.set_running(lane);
+                self.lanes.run(lane);
                 self.resume(lane, now);
             }
             return;

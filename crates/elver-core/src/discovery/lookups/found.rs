@@ -5,7 +5,7 @@ use elver_kv::Step;
 use elver_verbs::{AccessFault, Device, Memory, Time, WcStatus};
 
 use crate::datapath::ops::{Op, OpKind, Work};
-use crate::discovery::lookups::MrLookup;
+use crate::discovery::lookups::regions::MrLookup;
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
 use crate::ids::{OpId, PeerId};
@@ -86,7 +86,7 @@ impl<D: Device> Core<D> {
                     }
                     None => return self.ask_next(peer, server, tried, now),
                 };
-                count_off!(self.lookups.running, 1);
+                self.lookups.nodes.end();
                 self.node_found(peer, found, now);
             }
             (_, Some((rkey, asked_at))) => {
@@ -132,7 +132,7 @@ impl<D: Device> Core<D> {
                 }
                 Waiter::Warm(warm) => self.warmed(warm, found.is_ok()),
                 Waiter::Region(rkey) if found.is_ok() => {
-                    self.lookups.mr_queue.push_back((peer, rkey));
+                    self.lookups.mrs.enqueue((peer, rkey));
                     self.start_mr_lookups(now);
                 }
                 Waiter::Region(rkey) => self.mr_found(peer, rkey, None, now, now),
@@ -156,7 +156,7 @@ impl<D: Device> Core<D> {
         last: Time,
         now: Time,
     ) {
-        let Some(MrLookup { account, waiting, .. }) = self.lookups.mrs.remove(&(peer, rkey)) else {
+        let Some(MrLookup { account, waiting, .. }) = self.lookups.mrs.end((peer, rkey)) else {
             return bug!("a region was found that nobody looks up");
         };
         if let Some(None) = found {
@@ -201,7 +201,7 @@ impl<D: Device> Core<D> {
 
     /// A region is not looked up for whom it was to be. Another who waits may have it looked up.
     pub(crate) fn guess_refused(&mut self, peer: PeerId, rkey: u32) {
-        let Some(MrLookup { waiting, .. }) = self.lookups.mrs.remove(&(peer, rkey)) else {
+        let Some(MrLookup { waiting, .. }) = self.lookups.mrs.end((peer, rkey)) else {
             return bug!("a region is not looked up that nobody wanted");
         };
         for id in waiting {

@@ -1,20 +1,21 @@
 //! Runs look-ups: over which link, at which server, and who goes on when one has ended.
 
-use alloc::vec::Vec;
-
 use elver_control::NodeRecord;
 use elver_kv::Lookup;
-use elver_verbs::{AccessFault, Class, Device, Time};
+use elver_verbs::{Class, Device, Time};
 
-use crate::VqpId;
-use crate::datapath::ops::{Op, OpKind, Work};
-use crate::discovery::lookups::{ATTEMPT_NS, LATE_NS, MrLookup, WARMS_MAX, Warm};
+use crate::datapath::ops::{OpKind, Work};
+use crate::discovery::lookups::warms::Warm;
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
 use crate::ids::{OpId, PeerId};
-use crate::vqp::{Vqp, Wait};
 use crate::{ClientId, ConnectError, Core, Event};
 
+/// How long one meta server may take before the next one is asked, in nanoseconds. Far above what a
+/// READ takes, since a spurious change costs only a READ more.
+const ATTEMPT_NS: u64 = 100_000_000;
+/// A core that looks so much later whether one has was asleep, and the answer may lie before it.
+const LATE_NS: u64 = 100_000;
 /// What is known of a node is asked for anew, on what a packet says, at most once in this time.
 const REFRESH_NS: u64 = 10_000_000;
 
@@ -39,7 +40,7 @@ impl<D: Device> Core<D> {
             return;
         }
         entry.lookup = PeerLookup::Queued;
-        self.lookups.queue.push_back(peer);
+        self.lookups.nodes.enqueue(peer);
         if self.reaches_meta_server() || self.awaits_meta_link() {
             self.start_lookups(now);
         } else {
@@ -68,18 +69,17 @@ impl<D: Device> Core<D> {
 
     /// Starts look-ups of nodes that wait, in order.
     pub(crate) fn start_lookups(&mut self, now: Time) {
-        while self.lookups.running < self.config.storm.lookups_max {
-            let Some(&peer) = self.lookups.queue.front() else { return };
+        while let Some(peer) = self.lookups.nodes.next(self.config.storm.lookups_max) {
             if self.awaits_meta_link() {
                 return;
             }
             let Some(first) = self.lookups.servers.preferred() else {
-                self.lookups.queue.pop_front();
+                self.lookups.nodes.pass();
                 self.look_up_ended(peer, Err(ConnectError::NoMetaServer { tried: 0 }));
                 continue;
             };
             if self.serves(first) {
-                self.lookups.queue.pop_front();
+                self.lookups.nodes.pass();
                 self.stats.lookups += 1;
                 let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
                 let found = self.served_record(gid).ok_or(ConnectError::NoSuchNode { gid });
@@ -87,8 +87,7 @@ impl<D: Device> Core<D> {
                 continue;
             }
             let Some(buffer) = self.pool.reads.take() else { return };
-            self.lookups.queue.pop_front();
-            self.lookups.running += 1;
+            self.lookups.nodes.start();
             self.stats.lookups += 1;
             self.ask(peer, first, 1, buffer, now);
             self.measure_servers(now);
@@ -155,13 +154,24 @@ impl<D: Device> Core<D> {
             return false;
         };
         self.stats.lookup_reads += 1;
-        let deadline = now.saturating_add_ns(ATTEMPT_NS);
-        if let Some(entry) = self.peers.get_mut(peer) {
-            entry.lookup = PeerLookup::Running { op, tried, server, deadline, late: false };
-        }
-        self.lookups.deadlines.push_back((deadline, peer));
+        self.expect_answer(peer, (op, tried, server), false, now);
         self.post_op(op, now);
         true
+    }
+
+    /// A meta server has so long from now on to answer an operation.
+    fn expect_answer(
+        &mut self,
+        peer: PeerId,
+        (op, tried, server): (OpId, u32, u32),
+        late: bool,
+        now: Time,
+    ) {
+        let deadline = now.saturating_add_ns(ATTEMPT_NS);
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.lookup = PeerLookup::Running { op, tried, server, deadline, late };
+        }
+        self.lookups.nodes.expect_by(deadline, peer);
     }
 
     /// A meta server gave no answer: the next one is asked, and another one first from now on.
@@ -172,17 +182,16 @@ impl<D: Device> Core<D> {
                 self.lookups.servers.failed(silent, now);
             }
             if tried >= count {
-                count_off!(self.lookups.running, 1);
+                self.lookups.nodes.end();
                 return self.look_up_ended(peer, Err(ConnectError::NoMetaServer { tried: count }));
             }
             self.stats.lookups_failed_over += 1;
             let Some(buffer) = self.pool.reads.take() else {
                 // Buffers of given-up look-ups come back when their READs end: it waits, first.
-                count_off!(self.lookups.running, 1);
                 if let Some(entry) = self.peers.get_mut(peer) {
                     entry.lookup = PeerLookup::Queued;
                 }
-                return self.lookups.queue.push_front(peer);
+                return self.lookups.nodes.put_back(peer);
             };
             (server, tried) = ((server + 1) % count, tried + 1);
             if self.asks(peer, server, tried, buffer, now) {
@@ -200,12 +209,10 @@ impl<D: Device> Core<D> {
     pub(crate) fn overtake_lookup(&mut self, peer: PeerId, record: Option<NodeRecord>, now: Time) {
         let lookup = self.peers.get(peer).map(|entry| entry.lookup);
         let Some(PeerLookup::Running { op, tried, server, .. }) = lookup else { return };
-        if let Some(op) = self.ops.get_mut(op) {
-            op.abandoned = true;
-        }
+        self.abandon_op(op);
         match record {
             Some(record) => {
-                count_off!(self.lookups.running, 1);
+                self.lookups.nodes.end();
                 self.look_up_ended(peer, Ok(record));
             }
             None => match self.pool.reads.take() {
@@ -218,149 +225,34 @@ impl<D: Device> Core<D> {
     /// Gives up look-ups that take too long.
     pub(crate) fn expire_lookups(&mut self, now: Time) -> bool {
         let mut busy = false;
-        while let Some(&(due, peer)) = self.lookups.deadlines.front() {
-            let running = self.peers.get(peer).map(|entry| entry.lookup);
-            let Some(PeerLookup::Running { op, tried, server, deadline, late }) = running else {
-                self.lookups.deadlines.pop_front();
+        while let Some((due, peer)) = {
+            let peers = &self.peers;
+            self.lookups.nodes.next_late(now, |peer| peers.get(peer)?.lookup.deadline())
+        } {
+            let lookup = self.peers.get(peer).map(|entry| entry.lookup);
+            let Some(PeerLookup::Running { op, tried, server, late, .. }) = lookup else {
+                bug!("a look-up is late that does not run");
                 continue;
             };
-            if deadline != due {
-                self.lookups.deadlines.pop_front();
-                continue;
-            }
-            if due > now {
-                break;
-            }
-            self.lookups.deadlines.pop_front();
             if !late && now.ns_since(due) > LATE_NS {
-                let deadline = now.saturating_add_ns(ATTEMPT_NS);
-                if let Some(entry) = self.peers.get_mut(peer) {
-                    entry.lookup = PeerLookup::Running { op, tried, server, deadline, late: true };
-                }
-                self.lookups.deadlines.push_back((deadline, peer));
+                self.expect_answer(peer, (op, tried, server), true, now);
                 continue;
             }
-            if let Some(op) = self.ops.get_mut(op) {
-                op.abandoned = true;
-            }
+            self.abandon_op(op);
             self.ask_next(peer, server, tried, now);
             busy = true;
         }
         busy
     }
 
-    /// Has a region of a peer's looked up for a VQP, which waits for it; or else fails the VQP, if its
-    /// account guesses.
-    pub(crate) fn want_mr(&mut self, peer: PeerId, rkey: u32, id: VqpId, now: Time) {
-        let Some(vqp) = self.vqps.get_mut(id) else {
-            return bug!("a VQP that is gone uses a region");
-        };
-        let was_there = vqp.remote_key == rkey && vqp.remote.until != Vqp::NO_REMOTE.1.until;
-        let account = self.clients.get(vqp.client).map_or(0, |client| client.limits.account);
-        if !was_there && self.guesses.holds(account, now) {
-            self.stats.mr_keys_refused += 1;
-            return self.fail_access(id, AccessFault::Distrusted, now);
-        }
-        vqp.wait = Wait::Mr;
-        if let Some(mr) = self.lookups.mrs.get_mut(&(peer, rkey)) {
-            mr.waiting.push(id);
-            return;
-        }
-        let mr = MrLookup { account, was_there, waiting: alloc::vec![id] };
-        self.lookups.mrs.insert((peer, rkey), mr);
-        self.lookups.mr_queue.push_back((peer, rkey));
-        self.start_mr_lookups(now);
-    }
-
-    pub(crate) fn start_mr_lookups(&mut self, now: Time) {
-        while let Some(&(peer, rkey)) = self.lookups.mr_queue.front() {
-            let for_whom = self.lookups.mrs.get(&(peer, rkey));
-            if for_whom.is_some_and(|mr| !mr.was_there && self.guesses.holds(mr.account, now)) {
-                // It has guessed too often while this waited.
-                self.lookups.mr_queue.pop_front();
-                self.effects.push(Effect::GuessRefused { peer, rkey });
-                continue;
-            }
-            let Some(buffer) = self.pool.reads.take() else { return };
-            self.lookups.mr_queue.pop_front();
-            let record = self.peers.get(peer).and_then(|entry| entry.record);
-            if record.is_none() && self.peers.get(peer).is_some() {
-                // It did not answer over DC once, but it does over an RC QP.
-                self.pool.reads.give(buffer);
-                self.want_node(peer, Waiter::Region(rkey), now);
-                continue;
-            }
-            let begun = record.and_then(|record| {
-                let lookup = Lookup::new(&record.mrs().ok()?, &rkey.to_le_bytes()).ok()?;
-                let read = lookup.read();
-                let work = Work::Read { remote: read.remote, length: read.len, buffer };
-                let kind = OpKind::Mr { rkey, lookup, asked_at: now };
-                self.start_op(peer, Class::Low, kind, work).ok()
-            });
-            match begun {
-                Some(op) => {
-                    self.stats.mr_lookups += 1;
-                    self.stats.mr_lookup_reads += 1;
-                    self.post_op(op, now);
-                }
-                None => {
-                    self.pool.reads.give(buffer);
-                    self.effects.push(Effect::NoRegion { peer, rkey });
-                }
-            }
-        }
-    }
-
-    /// A peer has started anew: none of the regions that it had is there any longer, and what is
-    /// being asked about them is not answered by who has them now.
-    pub(crate) fn forget_regions(&mut self, peer: PeerId) {
-        self.store.forget_peer(peer);
-        let vqps: Vec<VqpId> = self.vqps_to(peer).map(|(id, _)| id).collect();
-        for id in vqps {
-            if let Some(vqp) = self.vqps.get_mut(id) {
-                (vqp.remote_key, vqp.remote) = Vqp::NO_REMOTE;
-            }
-        }
-        let asks = |op: &Op| op.peer == peer && matches!(op.kind, OpKind::Mr { .. });
-        let asked: Vec<OpId> =
-            self.ops.iter().filter(|(_, op)| asks(op)).map(|(id, _)| id).collect();
-        for id in asked {
-            if let Some(op) = self.ops.get_mut(id) {
-                op.abandoned = true;
-            }
-        }
-    }
-
     /// A `warm` call begins, for so many peers. Returns its number; none when too many are under way.
     pub(crate) fn begin_warm(&mut self, client: ClientId, token: u64, left: u32) -> Option<u32> {
-        let warm = Some(Warm { client, token, left, ready: 0, failed: 0 });
-        match self.lookups.warms.iter().position(Option::is_none) {
-            Some(at) => {
-                self.lookups.warms[at] = warm;
-                Some(at as u32)
-            }
-            None if self.lookups.warms.len() >= WARMS_MAX => None,
-            None => {
-                self.lookups.warms.push(warm);
-                Some(self.lookups.warms.len() as u32 - 1)
-            }
-        }
+        self.lookups.warms.begin(client, token, left)
     }
 
     /// One of a `warm` call's peers is at hand, or cannot be.
     pub(crate) fn warmed(&mut self, warm: u32, ok: bool) {
-        let Some(slot) = self.lookups.warms.get_mut(warm as usize) else {
-            return bug!("a warm call is unknown");
-        };
-        let Some(entry) = slot else { return bug!("a warm call goes on that has ended") };
-        entry.left -= 1;
-        if ok {
-            entry.ready += 1;
-        } else {
-            entry.failed += 1;
-        }
-        if entry.left == 0
-            && let Some(Warm { client, token, ready, failed, .. }) = slot.take()
+        if let Some(Warm { client, token, ready, failed, .. }) = self.lookups.warms.hear(warm, ok)
             && self.open_client(client).is_ok()
         {
             self.events.push_back(Event::Warmed { client, token, ready, failed });

@@ -6,9 +6,9 @@ use elver_verbs::{Class, Device, QpCap, QpInit, QpState, QpType, Time};
 use crate::Core;
 use crate::ids::{LinkId, PeerId};
 use crate::pool::lane::RESERVED;
+use crate::rc::link::{LinkState, Purpose, RcLink, Reached};
 use crate::rc::links::CallFor;
 use crate::rc::links::waiting::Unasked;
-use crate::rc::{LinkState, Purpose, RcLink, Reached};
 
 impl<D: Device> Core<D> {
     /// Makes our end of a link and asks the peer for the other.
@@ -87,8 +87,7 @@ impl<D: Device> Core<D> {
             qp,
             qpn,
             psn: self.rng.next_u32() >> 8,
-            peer_qpn: 0,
-            peer_rd_atomic: 0,
+            peer_end: None,
             peer,
             control,
             class,
@@ -97,7 +96,6 @@ impl<D: Device> Core<D> {
             lane: None,
             depth,
             since: now,
-            mtu: None,
             reached: Reached::Unasked,
         };
         let id = self.links.rc.insert(link).ok_or(of_device)?;

@@ -8,11 +8,11 @@ use elver_verbs::{AsyncEvent, Class, Device, Time, Wc};
 
 use crate::discovery::peer::{Peer, PeerLookup, Waiter};
 use crate::ids::{CallId, Id as _, LaneIx, LinkId, PeerId};
-use crate::pool::CONTROL_RECVS;
+use crate::pool::create::CONTROL_RECVS;
 use crate::rc::back_off::BackOff;
+use crate::rc::link::{LinkState, Purpose, RcLink};
 use crate::rc::links::waiting::Unasked;
 use crate::rc::links::{CallFor, GREETING, SILENCE_NS};
-use crate::rc::{LinkState, Purpose, RcLink};
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {

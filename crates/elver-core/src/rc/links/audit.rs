@@ -13,7 +13,7 @@ use crate::VqpId;
 use crate::discovery::peer::Waiter;
 use crate::ids::{LinkId, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
-use crate::rc::{LinkState, Purpose, RcLink, Reached};
+use crate::rc::link::{LinkState, Purpose, RcLink, Reached};
 use crate::vqp::Vqp;
 use crate::vqp::phase::Phase;
 
@@ -147,7 +147,7 @@ impl<D: Device> Core<D> {
     fn link_comes(&self, peer: PeerId, class: Class) -> bool {
         let goes = |link: &RcLink| {
             let mut others = self.links.rc.to_peer(peer);
-            others.any(|(_, other)| other.qpn == link.peer_qpn && other.is_ending())
+            others.any(|(_, other)| link.leads_to(other.qpn) && other.is_ending())
         };
         let found = self.links.rc.find(peer, class);
         self.links.waiting.wants(peer, class)

@@ -6,10 +6,10 @@ use elver_verbs::{Device, Gid, Qp, QpAttr, QpState, Time, Wc};
 use crate::Core;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, LinkId, PeerId};
+use crate::rc::link::{LinkState, Purpose, RcLink, Reached};
 use crate::rc::links::ended::{Ended, Stopped};
 use crate::rc::links::reminders::Reminder;
 use crate::rc::links::{CallFor, ENDED_MAX};
-use crate::rc::{LinkState, Purpose, RcLink, Reached};
 
 /// Completions that are taken in one call before a QP is destroyed.
 const KEPT_AT_ONCE: usize = 16;
@@ -41,7 +41,7 @@ impl<D: Device> Core<D> {
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone leaves") };
         let (peer, class, lane, qpn) = (link.peer, link.class, link.lane, link.qpn);
         // Both sides may have made one; but the second end of one to this node itself goes too.
-        let works = |link: &RcLink| link.state == LinkState::Ready && link.peer_qpn != qpn;
+        let works = |link: &RcLink| link.state == LinkState::Ready && !link.leads_to(qpn);
         let other = self.links.rc.find(peer, class).filter(|(_, link)| works(link));
         let other = other.and_then(|(_, link)| link.lane);
         if let Some(entry) = self.peers.get_mut(peer)
@@ -101,7 +101,11 @@ impl<D: Device> Core<D> {
         self.links.rc.set_closing(id);
         self.links.waiting.stirred = true;
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone closes") };
-        let request = Request::RcClose { qpn: link.peer_qpn, peer_qpn: link.qpn };
+        let Some(end) = link.peer_end else {
+            bug!("a link is closed that is not connected");
+            return self.drop_link(id, now);
+        };
+        let request = Request::RcClose { qpn: end.qpn, peer_qpn: link.qpn };
         if self.call(link.control, request, CallFor::Close { link: id }, now).is_none() {
             self.close_ended(id, None, now);
         }
@@ -111,9 +115,10 @@ impl<D: Device> Core<D> {
     /// link need not wait for that.
     pub(super) fn close_ended(&mut self, id: LinkId, answer: Option<Answer>, now: Time) {
         let unanswered = self.links.rc.get(id).filter(|_| answer.is_none());
-        let Some(&RcLink { control: to, peer, peer_qpn, qpn, .. }) = unanswered else {
+        let Some(&RcLink { control: to, peer, peer_end: Some(end), qpn, .. }) = unanswered else {
             return self.drop_link(id, now);
         };
+        let peer_qpn = end.qpn;
         // How far this end got, if that is known: what the peer has posted since it posts again elsewhere.
         let request = match self.remember_end(id) {
             Some(psn) => Request::RcFate { qpn: peer_qpn, peer_qpn: qpn, psn },
@@ -133,7 +138,7 @@ impl<D: Device> Core<D> {
             return;
         }
         let second = self.links.rc.by_qpn(qpn).and_then(|id| self.links.rc.get(id));
-        if let Some(link) = second.filter(|link| link.peer_qpn == peer_qpn) {
+        if let Some(link) = second.filter(|link| link.leads_to(peer_qpn)) {
             self.effects.push(Effect::LinkErrored(link.qp));
         }
     }
@@ -237,7 +242,7 @@ impl<D: Device> Core<D> {
             bug!("a link that is gone ends");
             return None;
         };
-        let &RcLink { qp, peer, peer_qpn, qpn, .. } = link;
+        let (&RcLink { qp, peer, qpn, .. }, peer_qpn) = (link, link.peer_end?.qpn);
         let psn = self.stop_end(qp).psn()?;
         if self.links.ended.len() >= ENDED_MAX {
             self.links.ended.pop_front();

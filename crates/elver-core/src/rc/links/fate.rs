@@ -7,8 +7,8 @@ use super::{CallFor, ENDED_MAX};
 use crate::Core;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, LinkId, PeerId};
+use crate::rc::link::{LinkState, PeerEnd, Reached};
 use crate::rc::links::ended::{Stopped, Unsettled};
-use crate::rc::{LinkState, Reached};
 
 /// Time between two looks whether an end has settled.
 const SETTLE_NS: u64 = 100_000;
@@ -31,8 +31,10 @@ impl<D: Device> Core<D> {
         if link.reached != Reached::Unasked || link.state == LinkState::Asking {
             return;
         }
-        let (qp, to) = (link.qp, link.control);
-        let (qpn, peer_qpn) = (link.peer_qpn, link.qpn);
+        let (qp, to, peer_qpn) = (link.qp, link.control, link.qpn);
+        let Some(PeerEnd { qpn, .. }) = link.peer_end else {
+            return bug!("a link has failed that is not connected");
+        };
         let stopped = match self.stop_end(qp) {
             Stopped::Waiting if self.links.unsettled.len() < ENDED_MAX => {
                 return self.settle_later(Unsettled { id, qp, asked: None }, now);
@@ -135,6 +137,6 @@ impl<D: Device> Core<D> {
     }
 }
 
-fn link_reached(links: &crate::rc::RcPool, id: LinkId) -> Reached {
+fn link_reached(links: &crate::rc::pool::RcPool, id: LinkId) -> Reached {
     links.get(id).map_or(Reached::Unasked, |link| link.reached)
 }

@@ -10,9 +10,9 @@ use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::WrId;
 use crate::ids::{LaneIx, LinkId};
 use crate::pool::lane::LaneKind;
+use crate::rc::link::{LinkState, PeerEnd, Purpose};
 use crate::rc::links::{CallFor, GREETING, SILENCE_NS};
 use crate::rc::path::Path;
-use crate::rc::{LinkState, Purpose};
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
@@ -20,9 +20,8 @@ impl<D: Device> Core<D> {
     fn connect_link(&mut self, link: LinkId, end: RcEnd, until: QpState) -> Result<(), VerbsError> {
         let gone = VerbsError::InvalidArgument { what: "the RC QP is gone" };
         let entry = self.links.rc.get_mut(link).ok_or(gone.clone())?;
-        (entry.peer_qpn, entry.peer_rd_atomic) = (end.qpn, end.rd_atomic);
         let mtu = self.pool.mtu.min(end.mtu);
-        entry.mtu = Some(mtu);
+        entry.peer_end = Some(PeerEnd { qpn: end.qpn, rd_atomic: end.rd_atomic, mtu });
         let (qp, psn) = (entry.qp, entry.psn);
         let gid = self.peers.get(entry.peer).ok_or(gone)?.gid;
         let mut attr = self.pool.qp_attr(&self.config, gid);
@@ -120,7 +119,9 @@ impl<D: Device> Core<D> {
         let Some(link) = self.links.rc.get_mut(id) else {
             return bug!("a link that is gone works");
         };
-        let Some(mtu) = link.mtu else { return bug!("a link works that is not connected") };
+        let Some(PeerEnd { mtu, .. }) = link.peer_end else {
+            return bug!("a link works that is not connected");
+        };
         link.state = LinkState::Ready;
         let (peer, class, purpose) = (link.peer, link.class, link.purpose);
         let (qp, depth) = (link.qp, link.depth);
@@ -185,7 +186,10 @@ impl<D: Device> Core<D> {
         let Some((id, link)) = found.filter(|(_, link)| link.state == LinkState::Listening) else {
             return;
         };
-        let (psn, served) = (link.psn, link.peer_rd_atomic);
+        let Some(PeerEnd { rd_atomic: served, .. }) = link.peer_end else {
+            return bug!("a link is heard that is not connected");
+        };
+        let psn = link.psn;
         let mut attr = self.pool.qp_attr(&self.config, Default::default());
         (attr.qp_state, attr.sq_psn) = (QpState::Rts, psn);
         attr.max_rd_atomic = attr.max_rd_atomic.min(served);

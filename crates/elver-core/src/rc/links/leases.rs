@@ -7,7 +7,7 @@ use elver_verbs::{Device, Time, Via};
 
 use crate::VqpId;
 use crate::ids::{LaneIx, LinkId, PeerId};
-use crate::rc::{LinkState, RcLink};
+use crate::rc::link::{LinkState, RcLink};
 use crate::vqp::phase::Phase;
 use crate::{ConnectError, Core};
 

@@ -4,7 +4,7 @@ use elver_verbs::{Class, Device, Time};
 
 use crate::Core;
 use crate::ids::PeerId;
-use crate::rc::{LinkState, RcLink};
+use crate::rc::link::{LinkState, RcLink};
 
 impl<D: Device> Core<D> {
     /// Whether connects, VQPs or operations wait for a link.

@@ -4,8 +4,8 @@ use elver_control::{ControlAddr, Request, Ticket};
 use elver_verbs::{Device, Time};
 
 use crate::ids::{CallId, Id as _, LinkId};
+use crate::rc::link::{LinkState, RcLink, Reached};
 use crate::rc::links::CallFor;
-use crate::rc::{LinkState, RcLink, Reached};
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
@@ -36,7 +36,7 @@ impl<D: Device> Core<D> {
     ) -> Option<(LinkId, &RcLink)> {
         let id = self.links.rc.by_qpn(qpn)?;
         let link = self.links.rc.get(id)?;
-        let fits = link.state == LinkState::Asking || link.peer_qpn == peer_qpn;
+        let fits = link.state == LinkState::Asking || link.leads_to(peer_qpn);
         let of_peer = self.peers.get(link.peer).is_some_and(|peer| peer.gid == ticket.from.gid);
         (fits && of_peer).then_some((id, link))
     }

@@ -109,7 +109,7 @@ impl Device for Stubborn {
         &query_port() -> PortAttr;
         &query_gid(index: u8) -> Made<Gid>;
         &query_srq(srq: Srq) -> Made<SrqAttr>;
-        &query_qp(qp: Qp) -> Made<(QpAttr, QpInit)>;
+        &query_qp(qp: Qp) -> Made<(QpAttr, QpMade)>;
         &qp_num(qp: Qp) -> Made<u32>;
     }
 

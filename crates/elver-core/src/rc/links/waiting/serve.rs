@@ -7,7 +7,7 @@ use elver_verbs::{Class, Device, Time, WcStatus};
 
 use crate::VqpId;
 use crate::ids::PeerId;
-use crate::rc::Purpose;
+use crate::rc::link::Purpose;
 use crate::rc::links::SILENCE_NS;
 use crate::rc::links::waiting::{STALE_MAX, Unasked, Waiter};
 use crate::vqp::Vqp;

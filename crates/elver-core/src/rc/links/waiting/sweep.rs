@@ -6,7 +6,7 @@ use elver_verbs::{Class, Device, Time};
 
 use crate::Core;
 use crate::ids::PeerId;
-use crate::rc::Purpose;
+use crate::rc::link::Purpose;
 use crate::rc::links::waiting::{Unasked, Waiter};
 
 impl<D: Device> Core<D> {
