@@ -63,8 +63,8 @@ unsafe extern "C" fn ibv_query_device(context: *mut Context, attr: *mut DeviceAt
         all.max_qp_init_rd_atom = found.max_qp_init_rd_atom.into();
         all.atomic_cap = match found.atomic_cap {
             AtomicCap::None => 0,
-            AtomicCap::Hca => 1,
-            AtomicCap::Glob => 2,
+            // Devices say the former, and programs ask for that and nothing else, as UCX does.
+            AtomicCap::Hca | AtomicCap::Glob => 1,
         };
         all.max_ah = int(found.max_ah);
         all.max_srq = int(found.max_srq);

@@ -17,10 +17,13 @@ use crate::owned::{OwnedQp, await_acks, given};
 use crate::region::rights_of_qp;
 use crate::staged::{Batch, Limits};
 use crate::told::{self, Told};
+use crate::wr::INLINE;
 use crate::{wr, xrc};
 
 /// `IBV_QPT_DRIVER`: what a provider has besides.
 pub(crate) const DRIVER: c_uint = 0xff;
+/// The inline bytes that lie in the place of an SGE.
+const INLINE_OF_SGE: u32 = 16;
 
 fn cap(cap: &QpCap) -> Cap {
     Cap {
@@ -93,6 +96,9 @@ pub(crate) unsafe fn make_of(
         (wanted, domain.context)
     };
     besides(&mut wanted);
+    // Inline data takes the place of SGEs, as in providers, whatever is asked for: programs rely on that.
+    let room = wanted.cap.max_send_sge.saturating_mul(INLINE_OF_SGE).min(INLINE as u32);
+    wanted.cap.max_inline_data = wanted.cap.max_inline_data.max(room);
     let mut state = Engine::of(pd)?.lock();
     let handle = state.device.create_qp(wanted).map_err(of_verbs)?;
     let given = state.device.query_qp(handle).map_err(of_verbs)?;

@@ -51,8 +51,10 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             if init.comp_mask & XRCD == 0 {
                 return Err(libc::EINVAL);
             }
+            // It needs no PD, and has the one that is named all the same: librdmacm takes its own from the QP.
+            let pd = if init.comp_mask & PD == 0 { ptr::null_mut() } else { init.pd };
             // SAFETY: the verbs contract.
-            return unsafe { xrc::make_target(context, init) };
+            return unsafe { xrc::make_target(context, init, pd) };
         }
         let qp_type = type_of(init.qp_type)?;
         // SAFETY: the verbs contract.

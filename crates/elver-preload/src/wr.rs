@@ -15,7 +15,7 @@ use crate::owned::given;
 
 /// SGEs and inline bytes of a WR: what the device offers ([`elver_soft::SoftConfig`]) fits.
 const SGES: usize = 32;
-const INLINE: usize = 512;
+pub(crate) const INLINE: usize = 512;
 /// `IBV_SEND_INLINE`.
 const INLINE_FLAG: u32 = 8;
 

@@ -9,7 +9,7 @@ use elver_verbs::{Qp as Handle, QpAttrMask, Xrcd as Domain};
 
 use crate::engine::{Engine, State};
 use crate::errno::{code, object, of_verbs};
-use crate::layout::{Context, Qp, QpInitAttrEx, QpOpenAttr, Xrcd as XrcdBase, XrcdInitAttr};
+use crate::layout::{Context, Pd, Qp, QpInitAttrEx, QpOpenAttr, Xrcd as XrcdBase, XrcdInitAttr};
 use crate::owned::{OwnedQp, given};
 use crate::staged::{Batch, Limits};
 use crate::told::Told;
@@ -106,13 +106,14 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut XrcdBase) -> c_int {
     })
 }
 
-/// Makes a target.
+/// Makes a target, with the PD that the program takes for its own.
 ///
 /// # Safety
 /// The verbs contract of `ibv_create_qp_ex`.
 pub(crate) unsafe fn make_target(
     context: *mut Context,
     init: &mut QpInitAttrEx,
+    pd: *mut Pd,
 ) -> Result<*mut Qp, c_int> {
     // SAFETY: the caller's word.
     let domain = unsafe { domain(init.xrcd)? };
@@ -123,7 +124,7 @@ pub(crate) unsafe fn make_target(
     init.cap.max_send_wr = 0;
     let made = stand_for(&mut state, context, handle)?;
     // SAFETY: it was just made.
-    unsafe { (*made).qp_context = init.qp_context };
+    unsafe { ((*made).qp_context, (*made).pd) = (init.qp_context, pd) };
     Ok(made)
 }
 

@@ -55,13 +55,14 @@ fn await_name(server: &mut Child, table: &str, wanted: &str) {
 
 const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
+const IB: u16 = 0x013f;
 const UDADDY: u16 = 7174;
 
 /// The port space, and the server's and the client's words.
 type Pair = (u16, &'static str, &'static str);
 
 /// What is run.
-const PAIRS: [Pair; 5] = [
+const PAIRS: [Pair; 8] = [
     (TCP, "rping -s -C 5 -V -p PORT", "rping -c -C 5 -V -a ADDRESS -p PORT"),
     (TCP, "ucmatose -c 8 -C 20 -p PORT", "ucmatose -c 8 -C 20 -s ADDRESS -p PORT"),
     // It takes no other port.
@@ -72,6 +73,11 @@ const PAIRS: [Pair; 5] = [
         "riostream -p PORT -S 5000 -I 20 -C 5 -T v",
         "riostream -s ADDRESS -p PORT -S 5000 -I 20 -C 5 -T v",
     ),
+    (TCP, "rdma_server -p PORT", "rdma_client -s ADDRESS -p PORT"),
+    // It asks for no inline data, and sends 16 bytes of it.
+    (TCP, "rdma_xserver -c r -p PORT", "rdma_xclient -c r -s ADDRESS -p PORT"),
+    // Its SRQ is in the PD that the target's QP names.
+    (IB, "rdma_xserver -c x -p PORT", "rdma_xclient -c x -s ADDRESS -p PORT"),
 ];
 
 /// Its server stops listening for a second between two connections, and its client takes a refusal for the end.
@@ -99,7 +105,7 @@ fn run_all(pairs: &[Pair], address: &str, first_port: u16, at_server: &[&str], a
 
 #[test]
 fn processes_of_one_host_connect() {
-    let first = 21_000 + (std::process::id() % 1_000) as u16 * 8;
+    let first = 21_000 + (std::process::id() % 700) as u16 * 12;
     run_all(&[&PAIRS[..], &PERFTEST].concat(), "127.0.0.1", first, &[], &[]);
     let packets = ["env", "ELVER_DIRECT=off"];
     run_all(&PERFTEST, "127.0.0.1", first + PAIRS.len() as u16 + 2, &packets, &packets);

@@ -80,9 +80,14 @@ const fn managed(transport: &'static str, server: &'static str, client: &'static
     Managed { transport, server, client, ends: true, quick: false, first: None }
 }
 
+/// One whose server serves on.
+const fn serving(transport: &'static str, server: &'static str, client: &'static str) -> Managed {
+    Managed { ends: false, ..managed(transport, server, client) }
+}
+
 /// Of datagram rsockets, which a quick run has too; the server serves on.
 const fn datagrams(server: &'static str, client: &'static str) -> Managed {
-    Managed { ends: false, quick: true, ..managed("UD", server, client) }
+    Managed { quick: true, ..serving("UD", server, client) }
 }
 
 /// Riostream, whose server listens before it sets what the sockets that it accepts inherit. Who asks in between, as a client
@@ -95,7 +100,7 @@ const fn mapped(server: &'static str, client: &'static str, quick: bool) -> Mana
 /// `udpong` serves the first address that has its name, IPv6's if there is one, unless it is told which. Its whole run
 /// sends more than its server takes, and `rpoll` of librdmacm 44 hangs where an answer is late once and lost later (mended
 /// by rdma-core's a1747742e): so many datagrams as there are receives are not lost.
-const MANAGED: [Managed; 9] = [
+const MANAGED: [Managed; 14] = [
     managed("RC", "rping -s -a 127.0.0.1 -C 5", "rping -c -a 127.0.0.1 -C 5"),
     managed("RC", "ucmatose", "ucmatose -s 127.0.0.1"),
     managed("UD", "udaddy", "udaddy -s 127.0.0.1"),
@@ -109,7 +114,16 @@ const MANAGED: [Managed; 9] = [
     ),
     datagrams("udpong -b 127.0.0.1", "udpong -s 127.0.0.1 -S 500 -C 1000 -T e"),
     datagrams("udpong -b 127.0.0.1", "udpong -s 127.0.0.1 -S 500 -C 200"),
+    managed("RC", "rdma_server", "rdma_client -s 127.0.0.1"),
+    managed("RC", "rdma_xserver -c r", "rdma_xclient -s 127.0.0.1 -c r"),
+    managed("XRC", "rdma_xserver -c x", "rdma_xclient -s 127.0.0.1 -c x"),
+    serving("RC", "cmtime -b 127.0.0.1 -c 50", "cmtime -s 127.0.0.1 -c 50"),
+    // Without rdma_cm it knows peers by LIDs alone, which RoCE has not.
+    serving("RC", "qperf", QPERF),
 ];
+/// `ver_` compares what atomics come to.
+const QPERF: &str = "qperf 127.0.0.1 -t 1 -cm 1 rc_bi_bw rc_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_bw \
+    rc_rdma_write_lat rc_rdma_write_poll_lat ver_rc_compare_swap ver_rc_fetch_add";
 
 /// What a quick run leaves out: all sizes, and most of rdma_cm.
 const SLOW: [&str; 2] = ["-a -n 20", "-R"];

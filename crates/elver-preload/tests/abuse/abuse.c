@@ -251,6 +251,8 @@ static void groups(void)
 	int count = 0;
 
 	CODE(ibv_query_device(ctx, &attr), 0);
+	/* Programs compare it. */
+	CODE(attr.atomic_cap, IBV_ATOMIC_HCA);
 	CODE(attr.max_mcast_grp > 0 && attr.max_mcast_qp_attach > 0 && attr.max_total_mcast_qp_attach > 0, 1);
 	CODE(ibv_attach_mcast(qp, &host, 0), EINVAL);
 	CODE(ibv_attach_mcast(qp, &v6, 0), EINVAL);
