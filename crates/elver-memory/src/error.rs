@@ -1,5 +1,6 @@
 use std::io;
 
+use rustix::process::Pid;
 use thiserror::Error;
 
 /// Why memory could not be had.
@@ -26,7 +27,7 @@ pub enum MapError {
     #[error("cannot reach the memory of process {pid}: {reason}; {advice}")]
     Process {
         /// The process.
-        pid: i32,
+        pid: Pid,
         /// What the kernel said.
         reason: io::Error,
         /// What to do.

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use elver_verbs::MemoryError;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::Pid;
 use rustix::time::Timespec;
 
 use super::copier::{Copier, Ended};
@@ -33,7 +34,7 @@ const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 /// Another process's memory, to be registered piece by piece ([`crate::SoftMemory::of_process`]).
 #[derive(Debug)]
 pub struct ProcessMemory {
-    pid: i32,
+    pid: Pid,
     memory: File,
     revoked: AtomicBool,
     /// Who copies, if a copy may not end.
@@ -58,7 +59,7 @@ impl ProcessMemory {
     ///
     /// # Errors
     /// That the process is gone, or that the system does not permit it, with what to do about it.
-    pub fn open(pid: i32, uid: u32, pidfd: impl AsFd) -> Result<ProcessMemory, MapError> {
+    pub fn open(pid: Pid, uid: u32, pidfd: impl AsFd) -> Result<ProcessMemory, MapError> {
         let refused = |reason: io::Error| {
             let advice = advice(&reason);
             MapError::Process { pid, reason, advice }
@@ -99,7 +100,7 @@ impl ProcessMemory {
     }
 
     /// Its number.
-    pub fn pid(&self) -> i32 {
+    pub fn pid(&self) -> Pid {
         self.pid
     }
 

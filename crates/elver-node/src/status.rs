@@ -108,7 +108,7 @@ pub struct RefusalStatus {
 pub struct SessionStatus {
     /// Its client at the core.
     pub client: u32,
-    /// Its process.
+    /// Its process; 0 if it runs in a PID namespace that the node does not see.
     pub pid: i32,
     /// Its user.
     pub uid: u32,

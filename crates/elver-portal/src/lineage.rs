@@ -3,17 +3,20 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The process that another's pidfd names has this parent, as this process's namespace numbers it;
-/// 0 if that is none that it sees. Linux 6.13 and later tell it of the pidfd; before, it stands below
+use rustix::process::Pid;
+
+/// The process that another's pidfd names has this parent, as this process's namespace numbers it,
+/// if that is one that it sees. Linux 6.13 and later tell it of the pidfd; before, it stands below
 /// `/proc`, at the number `pid`, which the caller must know to be that process's still.
 ///
 /// # Errors
 /// The process has ended, or the system shows nothing of it.
-pub fn parent_of(pid: i32, pidfd: impl AsFd) -> io::Result<i32> {
-    match parent_by_pidfd(&pidfd) {
-        Some(parent) => Ok(parent),
-        None => parent_by_number(pid),
-    }
+pub fn parent_of(pid: Pid, pidfd: impl AsFd) -> io::Result<Option<Pid>> {
+    let parent = match parent_by_pidfd(&pidfd) {
+        Some(parent) => parent,
+        None => parent_by_number(pid)?,
+    };
+    Ok(Pid::from_raw(parent))
 }
 
 /// `PIDFD_GET_INFO`; none where the system does not know it, or the process has ended.
@@ -39,7 +42,7 @@ fn parent_by_pidfd(pidfd: &impl AsFd) -> Option<i32> {
     told.then_some(info.ppid).and_then(|ppid| i32::try_from(ppid).ok())
 }
 
-fn parent_by_number(pid: i32) -> io::Result<i32> {
+fn parent_by_number(pid: Pid) -> io::Result<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // A name may have brackets and spaces; behind its last bracket come the state and the parent.
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_whitespace());
@@ -51,23 +54,22 @@ fn parent_by_number(pid: i32) -> io::Result<i32> {
 mod tests {
     use std::process::{Command, Stdio};
 
-    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
 
     use super::*;
 
     #[test]
     fn a_child_is_this_processes_either_way_and_a_grandchild_is_not() {
-        let own = i32::try_from(std::process::id()).unwrap();
         let mut child =
             Command::new("sh").args(["-c", "read line"]).stdin(Stdio::piped()).spawn().unwrap();
-        let pid = i32::try_from(child.id()).unwrap();
-        let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
-        assert_eq!(parent_of(pid, &pidfd).unwrap(), own);
-        assert_eq!(parent_by_number(pid).unwrap(), own);
+        let pid = Pid::from_child(&child);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        assert_eq!(parent_of(pid, &pidfd).unwrap(), Some(getpid()));
+        assert_eq!(parent_by_number(pid).unwrap(), getpid().as_raw_pid());
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(parent_of(pid, &pidfd).is_err(), "it has ended");
-        let init = pidfd_open(Pid::from_raw(1).unwrap(), PidfdFlags::empty()).unwrap();
-        assert_eq!(parent_of(1, &init).unwrap(), 0);
+        let init = pidfd_open(Pid::INIT, PidfdFlags::empty()).unwrap();
+        assert_eq!(parent_of(Pid::INIT, &init).unwrap(), None);
     }
 }

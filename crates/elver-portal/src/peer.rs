@@ -9,9 +9,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 /// Who is at the other end, as the system says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The process that connected; 0 if it runs where this one cannot see it, in another PID
+    /// The process that connected, unless it runs where this one cannot see it, in another PID
     /// namespace.
-    pub pid: i32,
+    pub pid: Option<Pid>,
     /// Its effective user.
     pub uid: u32,
     /// Its effective group.
@@ -27,7 +27,7 @@ pub fn of(socket: impl AsFd) -> io::Result<Peer> {
     // Not through a type that has no place for 0, which the system gives for a process that it does
     // not show to this one.
     let libc::ucred { pid, uid, gid } = option(socket, libc::SO_PEERCRED, none)?;
-    Ok(Peer { pid, uid, gid })
+    Ok(Peer { pid: Pid::from_raw(pid), uid, gid })
 }
 
 /// A handle of the process that connected. Linux 6.5 and later give it exactly; before, it is made
@@ -38,7 +38,7 @@ pub(crate) fn pidfd_of(socket: impl AsFd) -> io::Result<OwnedFd> {
         // SAFETY: the kernel just made the descriptor for us.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NOPROTOOPT) => {
-            let pid = Pid::from_raw(of(socket)?.pid).ok_or(Errno::SRCH)?;
+            let pid = of(socket)?.pid.ok_or(Errno::SRCH)?;
             Ok(pidfd_open(pid, PidfdFlags::empty())?)
         }
         // It has ended, and its number says nothing any more.

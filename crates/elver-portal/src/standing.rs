@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::process::Pid;
 use rustix::time::Timespec;
 
 /// Namespaces that may lie in each other: the system allows 32.
@@ -58,12 +59,12 @@ impl Standing {
     /// This process itself.
     pub const OWN: Standing = Standing { users: Space::Own, pids: Space::Own, able: true };
 
-    /// Of the process `pid` (0 if the system does not show it), of which `pidfd` is.
-    pub fn of(pid: i32, pidfd: impl AsFd) -> Standing {
+    /// Of the process `pid`, if the system shows it, of which `pidfd` is.
+    pub fn of(pid: Option<Pid>, pidfd: impl AsFd) -> Standing {
         let pidfd = pidfd.as_fd();
         let space = |kind| of_process(pid, &pidfd, kind).map_or(Space::Unseen, |of| of.space(kind));
         let (users, pids) = (space(Kind::User), space(Kind::Pid));
-        let able = pid != 0 && is_able(pid) && is_alive(&pidfd);
+        let able = pid.is_some_and(is_able) && is_alive(&pidfd);
         Standing { users, pids, able }
     }
 }
@@ -146,12 +147,12 @@ impl Opened {
 }
 
 /// A namespace of a process, whoever has its number by now.
-fn of_process(pid: i32, pidfd: &impl AsFd, kind: Kind) -> Option<Opened> {
+fn of_process(pid: Option<Pid>, pidfd: &impl AsFd, kind: Kind) -> Option<Opened> {
     if let Ok(opened) = opened(pidfd.as_fd().as_raw_fd(), kind.of_pidfd()) {
         return Some(opened);
     }
     // Before Linux 6.11: by its number, which was the process's if that lives still.
-    let file = File::open(format!("/proc/{pid}/ns/{}", kind.name())).ok()?;
+    let file = File::open(format!("/proc/{}/ns/{}", pid?, kind.name())).ok()?;
     is_alive(pidfd).then_some(Opened(file))
 }
 
@@ -173,13 +174,13 @@ fn is_alive(pidfd: &impl AsFd) -> bool {
 }
 
 /// Whether a process has every capability in effect that this one has.
-fn is_able(pid: i32) -> bool {
-    let Ok(own) = capabilities(0) else { return false };
-    own == 0 || capabilities(pid).is_ok_and(|its| its & own == own)
+fn is_able(pid: Pid) -> bool {
+    let Ok(own) = capabilities(None) else { return false };
+    own == 0 || capabilities(Some(pid)).is_ok_and(|its| its & own == own)
 }
 
-/// The capabilities in effect of a process; 0 for this one.
-fn capabilities(pid: i32) -> io::Result<u64> {
+/// The capabilities in effect of a process; by default of this one.
+fn capabilities(pid: Option<Pid>) -> io::Result<u64> {
     #[repr(C)]
     struct Header {
         version: u32,
@@ -193,7 +194,7 @@ fn capabilities(pid: i32) -> io::Result<u64> {
         inheritable: u32,
     }
     const VERSION_3: u32 = 0x2008_0522;
-    let mut header = Header { version: VERSION_3, pid };
+    let mut header = Header { version: VERSION_3, pid: Pid::as_raw(pid) };
     let mut data = [Data::default(); 2];
     // SAFETY: both are as this version of the call has them, and valid while it runs.
     let result = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, data.as_mut_ptr()) };
@@ -209,7 +210,7 @@ fn capabilities(pid: i32) -> io::Result<u64> {
 mod tests {
     use std::process::{Child, Command, Stdio};
 
-    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    use rustix::process::{PidfdFlags, pidfd_open};
 
     use super::*;
 
@@ -232,9 +233,9 @@ mod tests {
         }
 
         fn standing(&self) -> Standing {
-            let pid = self.0.id() as i32;
-            let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
-            Standing::of(pid, pidfd)
+            let pid = Pid::from_child(&self.0);
+            let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+            Standing::of(Some(pid), pidfd)
         }
     }
 
@@ -253,11 +254,11 @@ mod tests {
     #[test]
     fn a_process_that_ended_stands_nowhere() {
         let mut other = Other::new(&["env"]);
-        let pid = other.0.id() as i32;
-        let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+        let pid = Pid::from_child(&other.0);
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
         other.0.kill().unwrap();
         other.0.wait().unwrap();
-        let standing = Standing::of(pid, pidfd);
+        let standing = Standing::of(Some(pid), pidfd);
         assert_eq!((standing.pids, standing.able), (Space::Unseen, false));
     }
 

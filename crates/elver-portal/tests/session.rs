@@ -68,7 +68,7 @@ fn a_client_gets_its_rings_and_uses_them() {
     assert!(listener.accept().unwrap().is_none());
     let client = Socket::connect(&path).unwrap();
     let server = listener.accept().unwrap().expect("a client");
-    assert_eq!(server.peer().unwrap().pid, std::process::id() as i32);
+    assert_eq!(server.peer().unwrap().pid, Some(rustix::process::getpid()));
     server.peer_pidfd().unwrap();
 
     client.send(&Message::Hello { layout: small(), first: None }, None).unwrap();

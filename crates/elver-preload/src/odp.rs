@@ -43,7 +43,7 @@ fn own_memory() -> Result<Arc<ProcessMemory>, c_int> {
         return Ok(memory.clone());
     }
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| error.raw_os_error())?;
-    let memory = ProcessMemory::open(pid.as_raw_nonzero().get(), geteuid().as_raw(), pidfd);
+    let memory = ProcessMemory::open(pid, geteuid().as_raw(), pidfd);
     let memory = Arc::new(memory.map_err(|_| libc::EOPNOTSUPP)?);
     *own = Some((pid, memory.clone()));
     Ok(memory)

@@ -12,22 +12,22 @@ use elver_soft::{
 use elver_verbs::{AccessFlags, Device, Memory, MemoryError, VerbsError};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 const PAGE: u64 = 4096;
 
-fn pidfd(pid: i32) -> OwnedFd {
-    pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap()
+fn pidfd(pid: Pid) -> OwnedFd {
+    pidfd_open(pid, PidfdFlags::empty()).unwrap()
 }
 
 /// A process of this user's.
-fn open(pid: i32, pidfd: &OwnedFd) -> Result<ProcessMemory, MapError> {
+fn open(pid: Pid, pidfd: &OwnedFd) -> Result<ProcessMemory, MapError> {
     ProcessMemory::open(pid, rustix::process::geteuid().as_raw(), pidfd)
 }
 
 /// This process, as a node sees a client.
 fn myself() -> Arc<ProcessMemory> {
-    let pid = std::process::id() as i32;
+    let pid = getpid();
     Arc::new(open(pid, &pidfd(pid)).unwrap())
 }
 
@@ -49,8 +49,8 @@ impl Sleeper {
         Sleeper(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
     }
 
-    fn pid(&self) -> i32 {
-        self.0.id() as i32
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.0)
     }
 
     /// The top of its stack.
@@ -257,7 +257,7 @@ fn writes_reach_the_file_that_is_mapped() {
 fn a_guarded_process_is_copied_all_the_same() {
     const LEN: usize = 200_000;
     let mut bytes: Vec<u8> = (0..LEN).map(|at| at as u8).collect();
-    let pid = std::process::id() as i32;
+    let pid = getpid();
     let process = open(pid, &pidfd(pid)).unwrap().guarded(Arc::new(Copier::default()), 7);
     let memory =
         SoftMemory::of_process(Arc::new(process), bytes.as_mut_ptr() as u64, LEN as u64).unwrap();

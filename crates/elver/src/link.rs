@@ -16,7 +16,7 @@ use elver_portal::{
 use elver_verbs::{RecvWr, SendWr};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{PTracer, Pid, set_ptracer};
+use rustix::process::{PTracer, set_ptracer};
 use rustix::thread::sched_getaffinity;
 use rustix::time::Timespec;
 
@@ -415,9 +415,8 @@ impl Link {
     /// default (Yama). False if that is not what forbids it.
     #[cold]
     pub(crate) fn let_in(&self) -> bool {
-        let Ok(Peer { pid, uid, .. }) = self.socket.peer() else { return false };
         // Its number is that of the process that made the socket; its children may as well.
-        let Some(pid) = Pid::from_raw(pid) else { return false };
+        let Ok(Peer { pid: Some(pid), uid, .. }) = self.socket.peer() else { return false };
         // Without Yama the system does not know the call.
         uid == rustix::process::geteuid().as_raw() && set_ptracer(PTracer::ProcessID(pid)).is_ok()
     }
@@ -429,7 +428,7 @@ fn has_the_core_of(socket: &Socket) -> bool {
     let Some(own) = sched_getaffinity(None).ok().filter(|own| own.count() == 1) else {
         return false;
     };
-    let node = socket.peer().ok().and_then(|peer| Pid::from_raw(peer.pid));
+    let node = socket.peer().ok().and_then(|peer| peer.pid);
     node.is_some_and(|node| sched_getaffinity(Some(node)).is_ok_and(|its| its == own))
 }
 

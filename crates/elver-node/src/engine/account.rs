@@ -7,6 +7,7 @@
 use std::os::fd::OwnedFd;
 
 use elver_portal::{Peer, Socket, Space, Standing};
+use rustix::process::{Pid, geteuid, getpid};
 
 use crate::config::QuotaConfig;
 
@@ -31,14 +32,13 @@ pub(super) struct Customer {
 /// This process, as others see it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Host {
-    pub(super) pid: i32,
+    pub(super) pid: Pid,
     pub(super) uid: u32,
 }
 
 impl Host {
     pub(super) fn own() -> Host {
-        let pid = rustix::process::getpid().as_raw_nonzero().get();
-        Host { pid, uid: rustix::process::geteuid().as_raw() }
+        Host { pid: getpid(), uid: geteuid().as_raw() }
     }
 }
 
@@ -63,10 +63,11 @@ impl Customer {
         rules: &QuotaConfig,
         host: Host,
     ) -> (Customer, Standing, Option<OwnedFd>) {
-        let process = if peer.pid == host.pid { None } else { socket.peer_pidfd().ok() };
+        let is_own = peer.pid == Some(host.pid);
+        let process = if is_own { None } else { socket.peer_pidfd().ok() };
         let standing = match &process {
             Some(process) => Standing::of(peer.pid, process),
-            None if peer.pid == host.pid => Standing::OWN,
+            None if is_own => Standing::OWN,
             None => Standing::UNSEEN,
         };
         (Customer::of(peer.uid, &standing, rules, host), standing, process)
@@ -101,7 +102,7 @@ fn paid_by(uid: u32, standing: &Standing) -> Option<Account> {
 mod tests {
     use super::*;
 
-    const HOST: Host = Host { pid: 1, uid: 0 };
+    const HOST: Host = Host { pid: Pid::INIT, uid: 0 };
     const OWN: Standing = Standing::OWN;
 
     fn of(uid: u32, standing: Standing) -> Customer {
@@ -130,7 +131,8 @@ mod tests {
             assert_ne!(other.account, root.account);
         }
         assert!(!of(1_000, OWN).is_trusted);
-        let users = Customer::of(1_000, &OWN, &QuotaConfig::default(), Host { pid: 1, uid: 1_000 });
+        let users =
+            Customer::of(1_000, &OWN, &QuotaConfig::default(), Host { pid: Pid::INIT, uid: 1_000 });
         assert!(users.is_trusted && !users.account.is_root);
     }
 

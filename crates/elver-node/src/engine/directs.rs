@@ -353,7 +353,8 @@ fn file_for(sessions: &Sessions, slot: u32, region: &OpenRegion) -> Option<Backi
     let asks = sessions.at(slot)?;
     let has = sessions.at(sessions.of_client(region.owner)?)?;
     let spaces = [asks.standing.users, asks.standing.pids];
-    let seen = has.peer.pid != 0 && asks.peer.pid != 0 && !spaces.contains(&Space::Unseen);
+    let seen =
+        has.peer.pid.is_some() && asks.peer.pid.is_some() && !spaces.contains(&Space::Unseen);
     let one_user = has.peer.uid == asks.peer.uid
         && has.customer == asks.customer
         && has.standing == asks.standing;

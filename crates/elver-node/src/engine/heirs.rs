@@ -16,6 +16,7 @@ use elver_portal::{
 use elver_soft::{SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Class, Gid, Time};
 use rustc_hash::FxHashMap;
+use rustix::process::Pid;
 
 use super::account::{Account, Customer};
 use super::door::Spare;
@@ -59,7 +60,7 @@ pub(super) struct Counts {
 pub(super) struct Parent {
     /// Token of its session.
     pub(super) token: u64,
-    pub(super) pid: i32,
+    pub(super) pid: Option<Pid>,
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) customer: Customer,
@@ -68,9 +69,9 @@ pub(super) struct Parent {
 /// Who wants an heir: as the system shows him.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Child {
-    pub(super) pid: i32,
+    pub(super) pid: Pid,
     /// The process that made him.
-    pub(super) parent: i32,
+    pub(super) parent: Pid,
     pub(super) uid: u32,
     pub(super) customer: Customer,
 }
@@ -128,7 +129,7 @@ enum State {
     },
     Free(Box<Ready>),
     /// The process of this number has it.
-    Taken(i32),
+    Taken(Pid),
 }
 
 /// What an heir is made of.
@@ -254,7 +255,7 @@ impl Sets {
             );
             return Err(Refused::new(RefusalCode::OutOfRange, text));
         }
-        if parent.pid == 0 {
+        if parent.pid.is_none() {
             let text = "the process is none that the node can see, nor would its children be: it runs \
                         in another PID namespace";
             return Err(Refused::new(RefusalCode::Permission, text));
@@ -298,9 +299,16 @@ impl Sets {
         &mut self,
         number: u32,
         wanted: Option<u32>,
-        child: Child,
-    ) -> Result<Open, Refused> {
-        let given = self.give(number, wanted, child);
+        child: Option<Child>,
+    ) -> Result<(Child, Open), Refused> {
+        let unseen = || {
+            let text = "a session goes to a child of the process that prepared it, and the node does not see whose \
+                        child this one is: it runs in another PID namespace, or that process has ended";
+            Refused::new(RefusalCode::Permission, text)
+        };
+        let given = child
+            .ok_or_else(unseen)
+            .and_then(|child| Ok((child, self.give(number, wanted, child)?)));
         match given {
             Ok(_) => self.counts.inherited += 1,
             Err(_) => self.counts.refused += 1,
@@ -319,7 +327,7 @@ impl Sets {
             ))
         };
         let set = self.all.get_mut(&number).ok_or_else(unknown)?;
-        if pid == 0 || parent != set.parent.pid {
+        if Some(parent) != set.parent.pid {
             return Err(unknown());
         }
         if uid != set.parent.uid || customer != set.parent.customer {
@@ -365,10 +373,10 @@ impl Sets {
     }
 
     /// A child's session has begun: its record says so.
-    pub(super) fn begun(&mut self, (number, at): (u32, u32), pid: i32) {
+    pub(super) fn begun(&mut self, (number, at): (u32, u32), pid: Pid) {
         let heir = self.all.get_mut(&number).and_then(|set| set.heirs.get_mut(at as usize));
         if let Some(place) = heir.and_then(|heir| heir.place.as_ref()) {
-            place.heir.taken(pid);
+            place.heir.taken(pid.as_raw_pid());
         }
     }
 

@@ -42,6 +42,7 @@ use elver_core::{ClientId, Completion, Core, Event, VqpId, VqpInfo};
 use elver_portal::{Layout, Listener, RefusalCode, Scratch};
 use elver_soft::{Copier, SoftDevice};
 use elver_verbs::{Time, Wc};
+use rustix::process::Pid;
 
 pub(crate) use counters::EngineCounters;
 pub(crate) use notice::{Inlet, Notice, Outlet, channel};
@@ -491,7 +492,7 @@ impl Engine {
         let named = |vqp: VqpInfo| {
             let (peer, port) = vqp.peer?;
             let (qpn, peer_qpn) = self.core.qp_of(vqp.vqp)?;
-            let pid = self.sessions.pid_of(vqp.client);
+            let pid = self.sessions.pid_of(vqp.client).map(Pid::as_raw_pid);
             Some(VqpName { vqp: vqp.vqp.0, pid, peer: peer.to_ip(), port, qpn, peer_qpn })
         };
         self.core.vqps().take(NAMES_MAX).filter_map(named).collect()

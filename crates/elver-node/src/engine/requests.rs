@@ -11,6 +11,7 @@ use elver_portal::{
 };
 use elver_soft::{Copier, ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Device, Gid, Time, Wc, WcOpcode, WcStatus};
+use rustix::process::{Pid, getpid};
 
 use super::account::{Account, Customer};
 use super::directs::Whose;
@@ -165,14 +166,11 @@ impl Engine {
     /// A process says that it takes a session over which its parent prepared.
     fn inherit(&mut self, slot: u32, set: u32, heir: Option<u32>, now: Time) {
         let Some(session) = self.sessions.get(slot) else { return };
-        let Peer { pid, uid, .. } = session.peer;
-        // Of the process itself: its number could be another's by now.
-        let parent = session.socket.peer_pidfd().and_then(|pidfd| parent_of(pid, pidfd));
-        let child = Child { pid, parent: parent.unwrap_or(0), uid, customer: session.customer };
+        let child = child(session);
         match self.sets.inherit(set, heir, child) {
-            Ok(open) => {
+            Ok((child, open)) => {
                 if let Some((set, heir)) = open.heir {
-                    self.sets.begun((set, heir), pid);
+                    self.sets.begun((set, heir), child.pid);
                     // If it is gone, its socket tells so.
                     let _ = session.socket.send(&Message::Inherited { heir }, None);
                 }
@@ -571,7 +569,7 @@ impl Open {
 }
 
 /// Watches a session's socket and its process.
-fn watch(door: &Door, session: &mut Session, token: u64, own_pid: i32) -> io::Result<()> {
+fn watch(door: &Door, session: &mut Session, token: u64, own_pid: Pid) -> io::Result<()> {
     if session.watched {
         return Ok(());
     }
@@ -582,7 +580,7 @@ fn watch(door: &Door, session: &mut Session, token: u64, own_pid: i32) -> io::Re
         Some(process) => door.watch_process(process, token),
         // This process need not watch itself, and one in another namespace cannot be found before Linux
         // 6.5: the end of its socket must do.
-        None if pid == own_pid || pid == 0 => Ok(()),
+        None if pid.is_none_or(|pid| pid == own_pid) => Ok(()),
         // It could not be had when it connected: there was no descriptor left, or it had ended.
         None => {
             let process = session.socket.peer_pidfd()?;
@@ -591,8 +589,13 @@ fn watch(door: &Door, session: &mut Session, token: u64, own_pid: i32) -> io::Re
     }
 }
 
-fn own_pid() -> i32 {
-    rustix::process::getpid().as_raw_nonzero().get()
+/// Who wants to take a session over, if the system shows whose child he is.
+fn child(session: &Session) -> Option<Child> {
+    let Peer { pid, uid, .. } = session.peer;
+    let pid = pid?;
+    // Of the process itself: its number could be another's by now.
+    let parent = session.socket.peer_pidfd().and_then(|pidfd| parent_of(pid, pidfd)).ok()??;
+    Some(Child { pid, parent, uid, customer: session.customer })
 }
 
 /// What the engine has for the commands of all sessions.
@@ -617,7 +620,7 @@ struct Desk<'a> {
 /// Whose command it is.
 #[derive(Clone, Copy)]
 struct Who {
-    pid: i32,
+    pid: Option<Pid>,
     uid: u32,
     gid: u32,
     account: Account,
@@ -849,19 +852,16 @@ impl<'a> Desk<'a> {
                 "the process is none that the node can see: it runs in another PID namespace";
             Refused::new(RefusalCode::Permission, text)
         };
-        if self.who.pid == 0 {
-            return Err(unseen());
-        }
+        let pid = self.who.pid.ok_or_else(unseen)?;
+        let is_own = pid == getpid();
         let memory = match self.process {
             // Not by its number, which another process may have by now.
-            Some(process) => ProcessMemory::open(self.who.pid, self.who.uid, process)?,
-            None if self.who.pid == own_pid() => {
-                ProcessMemory::open(self.who.pid, self.who.uid, self.socket.peer_pidfd()?)?
-            }
+            Some(process) => ProcessMemory::open(pid, self.who.uid, process)?,
+            None if is_own => ProcessMemory::open(pid, self.who.uid, self.socket.peer_pidfd()?)?,
             None => return Err(unseen()),
         };
         // Whoever drives its own node waits for its own pages.
-        if self.who.pid == own_pid() {
+        if is_own {
             return Ok(Arc::new(memory));
         }
         let payer = self.who.account.number();

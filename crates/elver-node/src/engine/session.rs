@@ -9,6 +9,7 @@ use elver_portal::{
 use elver_soft::{ProcessMemory, SoftMemory};
 use elver_verbs::Time;
 use rustc_hash::{FxHashMap, FxHashSet};
+use rustix::process::Pid;
 
 use super::account::{Account, Customer};
 use super::door::Spare;
@@ -33,7 +34,7 @@ pub(super) struct Session {
     pub(super) watched: bool,
     pub(super) since: Time,
     /// The process that made it ahead for its child, whose it is now.
-    pub(super) parent: Option<i32>,
+    pub(super) parent: Option<Pid>,
     /// What it has from its hello on.
     pub(super) open: Option<Open>,
 }

@@ -6,6 +6,7 @@ use elver_soft::SoftDevice;
 use elver_soft::SoftMemory;
 use elver_verbs::Time;
 use rustc_hash::FxHashMap;
+use rustix::process::Pid;
 
 use super::account::{Account, Customer};
 use super::counters::EngineCounters;
@@ -139,9 +140,9 @@ impl Sessions {
     }
 
     /// The process of a client.
-    pub(super) fn pid_of(&self, client: ClientId) -> Option<i32> {
+    pub(super) fn pid_of(&self, client: ClientId) -> Option<Pid> {
         let slot = self.of_client(client)?;
-        Some(self.slots.get(slot as usize)?.as_ref()?.peer.pid)
+        self.slots.get(slot as usize)?.as_ref()?.peer.pid
     }
 
     /// Whether a client is none of ours, and never was.
@@ -216,7 +217,7 @@ impl Sessions {
     }
 
     /// A process goes on with a session that was made ahead, of which its account has the quota.
-    pub(super) fn take_over(&mut self, slot: u32, open: Open, parent: i32) {
+    pub(super) fn take_over(&mut self, slot: u32, open: Open, parent: Pid) {
         let Some(session) = self.get(slot) else { return };
         let (account, client) = (session.account(), open.client);
         (session.open, session.parent) = (Some(open), Some(parent));
@@ -514,7 +515,7 @@ impl Sessions {
                 direct_bytes: counts.bytes,
                 regions_reached: reached as u32,
                 client: open.client.0,
-                pid: session.peer.pid,
+                pid: Pid::as_raw(session.peer.pid),
                 uid: session.peer.uid,
                 vqps: core.vqps_of(open.client),
                 mrs: usage.mrs,

@@ -72,9 +72,9 @@ impl Sessions {
 }
 
 /// Whether two sessions are one process's, or the first a child's of the other's, and of one account. A session ends with its process, so that the
-/// numbers of two that are there are those of processes that are; one that the node does not see has none.
+/// numbers of two that are there are those of processes that are; one that the node does not see has none, and is nobody's.
 fn is_same_process(one: &Session, other: &Session) -> bool {
-    let seen = one.peer.pid != 0;
-    let related = one.peer.pid == other.peer.pid || one.parent == Some(other.peer.pid);
-    seen && related && one.peer.uid == other.peer.uid && one.account() == other.account()
+    let (Some(own), Some(its)) = (one.peer.pid, other.peer.pid) else { return false };
+    let related = own == its || one.parent == Some(its);
+    related && one.peer.uid == other.peer.uid && one.account() == other.account()
 }
