@@ -405,7 +405,7 @@ impl World {
         let fault = if percent > 0 && self.meddling.percent(percent) {
             self.model.arenas[*arena].vanish(chunk);
             Fault::Vanish
-        } else if self.model.arenas[*arena].bury(rnic, chunk)? {
+        } else if self.model.arenas[*arena].deregister(rnic, chunk)? {
             Fault::Deregister
         } else {
             return Ok(());

@@ -419,7 +419,7 @@ impl Sets {
             if let State::Making { ready, .. } | State::Free(ready) = heir.state {
                 self.clients.remove(&ready.open.client);
                 let client = ready.open.client;
-                sessions.bury(set.parent.customer.account, ready.open);
+                sessions.retire(set.parent.customer.account, ready.open);
                 core.client_close(client, now);
             }
         }
@@ -501,7 +501,7 @@ impl Sets {
         let mut ready =
             Ready { open: Open::new(client, spare, now), keys: (0, 0), vqps: Vec::new() };
         let mut pending = 0;
-        // Kept as what an heir has, so that it is buried with it.
+        // Kept as what an heir has, so that it goes with it.
         ready.open.heir = Some((number, at));
         let fails = set.sealing.is_some() && set.must_connect;
         let addr = set.addr.wrapping_add(set.layout.arena_at(at));
@@ -519,7 +519,7 @@ impl Sets {
             Ok(())
         });
         if let Err(refused) = made {
-            sessions.bury(account, ready.open);
+            sessions.retire(account, ready.open);
             core.client_close(client, now);
             return Err(refused);
         }

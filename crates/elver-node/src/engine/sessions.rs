@@ -379,7 +379,7 @@ impl Sessions {
         self.quotas.count_wrs(account, open.wrs);
         self.clients.remove(&open.client);
         let (client, said_goodbye) = (open.client, open.goodbye.is_some());
-        self.bury(account, open);
+        self.retire(account, open);
         if said_goodbye {
             self.leaving -= 1;
             return None;
@@ -388,7 +388,7 @@ impl Sessions {
     }
 
     /// Keeps what a session leaves, or one that was made ahead, until the core has nothing of it.
-    pub(super) fn bury(&mut self, account: Account, open: Open) {
+    pub(super) fn retire(&mut self, account: Account, open: Open) {
         self.quotas.give_back(account, Usage::SESSION);
         // A process that keeps the mapping must not keep memory that counts for nobody.
         open.end.discard();

@@ -189,7 +189,7 @@ impl Arena {
     }
 
     /// Deregisters a chunk, if nothing of it is being copied; whether it did.
-    pub(crate) fn bury(
+    pub(crate) fn deregister(
         &mut self,
         rnic: &mut Rnic<SimMemory>,
         chunk: usize,
