@@ -10,10 +10,12 @@
 
 mod account;
 mod counters;
+mod desk;
 mod directs;
 mod door;
 mod endings;
 mod gate;
+mod greet;
 mod heirs;
 mod held;
 mod looks;
