@@ -6,9 +6,11 @@
 //! a session like any other, and ends like any other; but when nothing of it is left an heir is made
 //! in its place: a new client, new keys, rings and memory that are zero again.
 
+mod making;
+
 use std::collections::VecDeque;
 
-use elver_core::{ClientId, Core, VqpId};
+use elver_core::{ClientId, Core};
 use elver_portal::{
     ARENA_BYTES, Answer, Command, ConnectOptions, HeirsLayout, NodeHeir, RefusalCode,
     VQPS_PER_HEIR_MAX, Via, VqpOptions,
@@ -18,16 +20,12 @@ use elver_verbs::{AccessFlags, Class, Gid, Time};
 use rustc_hash::FxHashMap;
 use rustix::process::Pid;
 
-use super::account::{Account, Customer};
-use super::door::Spare;
-use super::quota::Usage;
+use super::account::Customer;
 use super::room::{self, Backing};
-use super::session::{Open, Owed, Region};
+use super::session::Open;
 use super::sessions::Sessions;
-use super::translate::{self, Refused};
+use super::translate::Refused;
 
-/// Heirs that are made at a turn: each takes some tens of microseconds, for which others wait.
-const MADE_AT_ONCE: usize = 4;
 /// Heirs of a set.
 const HEIRS_MAX: u32 = 65_536;
 
@@ -423,266 +421,5 @@ impl Sets {
                 core.client_close(client, now);
             }
         }
-    }
-
-    /// Makes heirs in the places of those that have gone.
-    pub(super) fn tend(&mut self, sessions: &mut Sessions, core: &mut Core<SoftDevice>, now: Time) {
-        let mut back = Vec::new();
-        self.leaving.retain(|&(client, set, at)| {
-            let gone = core.client_is_gone(client) && sessions.has_forgotten(client);
-            if gone {
-                back.push((set, at));
-            }
-            !gone
-        });
-        for (number, at) in back {
-            let heir = self.all.get_mut(&number).and_then(|set| set.heirs.get_mut(at as usize));
-            if let Some(heir) = heir {
-                heir.state = State::Vacant;
-                heir.times += 1;
-                self.counts.returned += 1;
-                self.vacant.push_back((number, at));
-            }
-        }
-        for _ in 0..MADE_AT_ONCE {
-            let Some((number, at)) = self.vacant.pop_front() else { return };
-            if let Err(refused) = self.make(number, at, sessions, core, now) {
-                self.fail(number, at, refused, sessions, core, now);
-            }
-        }
-    }
-
-    /// An heir could not be made. The first time its set fails with it; later it is tried again, behind
-    /// the others.
-    fn fail(
-        &mut self,
-        number: u32,
-        at: u32,
-        refused: Refused,
-        sessions: &mut Sessions,
-        core: &mut Core<SoftDevice>,
-        now: Time,
-    ) {
-        let Some(set) = self.all.get_mut(&number) else { return };
-        let Some(request) = set.sealing.take() else {
-            return self.vacant.push_back((number, at));
-        };
-        let token = set.parent.token;
-        self.dissolve(number, sessions, core, now);
-        sessions.answer_token(token, request, Err(refused), now);
-    }
-
-    fn make(
-        &mut self,
-        number: u32,
-        at: u32,
-        sessions: &mut Sessions,
-        core: &mut Core<SoftDevice>,
-        now: Time,
-    ) -> Result<(), Refused> {
-        let Some(set) = self.all.get_mut(&number) else { return Ok(()) };
-        let account = set.parent.customer.account;
-        let heir = &mut set.heirs[at as usize];
-        let place = match &heir.place {
-            Some(place) => place,
-            None => heir.place.insert(Place::map(&set.file, set.layout, at)?),
-        };
-        let end = place.heir.anew();
-        place.arena.discard();
-        sessions.quotas.take(account, Usage::SESSION)?;
-        let client = match core.client_open(sessions.client_limits(account)) {
-            Ok(client) => client,
-            Err(error) => {
-                sessions.quotas.give_back(account, Usage::SESSION);
-                return Err(error.into());
-            }
-        };
-        let spare = Spare { file: set.file.clone(), end, arena: place.arena.clone() };
-        let mut ready =
-            Ready { open: Open::new(client, spare, now), keys: (0, 0), vqps: Vec::new() };
-        let mut pending = 0;
-        // Kept as what an heir has, so that it goes with it.
-        ready.open.heir = Some((number, at));
-        let fails = set.sealing.is_some() && set.must_connect;
-        let addr = set.addr.wrapping_add(set.layout.arena_at(at));
-        let made = register(&mut ready, set.mr, addr, sessions, account, core).and_then(|()| {
-            for (index, planned) in set.plan.iter().enumerate() {
-                let made = planned.make(&mut ready, index, account, sessions, core, now)?;
-                pending += u32::from(matches!(made, Ok(None)));
-                match made {
-                    Ok(_) => {}
-                    Err(cause) if fails => return Err(cause),
-                    // A peer may be away: the child's to see.
-                    Err(cause) => ready.tell_failed(index, cause),
-                }
-            }
-            Ok(())
-        });
-        if let Err(refused) = made {
-            sessions.retire(account, ready.open);
-            core.client_close(client, now);
-            return Err(refused);
-        }
-        self.clients.insert(client, (number, at));
-        heir.state = State::Making { ready: Box::new(ready), pending };
-        self.publish(number, at, sessions, now);
-        Ok(())
-    }
-
-    /// Lets a child take an heir that waits for no connect.
-    fn publish(&mut self, number: u32, at: u32, sessions: &mut Sessions, now: Time) {
-        let Some(set) = self.all.get_mut(&number) else { return };
-        let heir = &mut set.heirs[at as usize];
-        match std::mem::take(&mut heir.state) {
-            State::Making { ready, pending: 0 } => {
-                if let Some(place) = &heir.place {
-                    place.heir.free(ready.keys, &ready.vqps, heir.times);
-                }
-                heir.state = State::Free(ready);
-                self.counts.prepared += u64::from(heir.times == 0);
-            }
-            other => heir.state = other,
-        }
-        // A child may have taken one already.
-        let is_there = |heir: &Heir| heir.times > 0 || heir.state.is_made();
-        let all = || set.heirs.iter().all(is_there);
-        if set.sealing.is_some() && all() {
-            let (token, request) = (set.parent.token, set.sealing.take());
-            if let Some(request) = request {
-                sessions.answer_token(token, request, Ok(Answer::Done), now);
-            }
-        }
-    }
-
-    /// A connect of an heir's has ended. False if the client is none of theirs.
-    pub(super) fn connected(
-        &mut self,
-        client: ClientId,
-        token: u64,
-        result: Result<Via, Refused>,
-        sessions: &mut Sessions,
-        core: &mut Core<SoftDevice>,
-        now: Time,
-    ) -> bool {
-        let Some(&(number, at)) = self.clients.get(&client) else { return false };
-        let Some(set) = self.all.get_mut(&number) else { return true };
-        let fails = set.sealing.is_some() && set.must_connect;
-        let State::Making { ready, pending } = &mut set.heirs[at as usize].state else {
-            return true;
-        };
-        *pending = pending.saturating_sub(1);
-        match result {
-            Ok(via) => {
-                if let Some(vqp) = ready.vqps.get_mut(token as usize) {
-                    vqp.1 = Some(via);
-                }
-            }
-            Err(cause) if fails => self.fail(number, at, cause, sessions, core, now),
-            Err(cause) => ready.tell_failed(token as usize, cause),
-        }
-        self.publish(number, at, sessions, now);
-        true
-    }
-
-    /// A VQP of an heir's has failed while nobody has it: who takes it hears of it. False if the client
-    /// is none of theirs.
-    pub(super) fn failed(&mut self, client: ClientId, VqpId(vqp): VqpId, cause: Refused) -> bool {
-        let Some(&(number, at)) = self.clients.get(&client) else { return false };
-        let heir = self.all.get_mut(&number).and_then(|set| set.heirs.get_mut(at as usize));
-        if let Some(State::Making { ready, .. } | State::Free(ready)) =
-            heir.map(|heir| &mut heir.state)
-        {
-            // What it holds back is bounded by the VQPs, which fail once each.
-            let _ = ready.open.reply(Owed::Failed { vqp, cause });
-        }
-        true
-    }
-}
-
-impl State {
-    /// Whether a child may take it, or has.
-    fn is_made(&self) -> bool {
-        matches!(self, State::Free(_) | State::Taken(_))
-    }
-}
-
-impl Planned {
-    /// Creates the VQP and begins to connect it; what backs it, if that is known at once.
-    fn make(
-        &self,
-        ready: &mut Ready,
-        index: usize,
-        account: Account,
-        sessions: &mut Sessions,
-        core: &mut Core<SoftDevice>,
-        now: Time,
-    ) -> Result<Result<Option<Via>, Refused>, Refused> {
-        let client = ready.open.client;
-        sessions.quotas.take(account, Usage::VQP)?;
-        let created = core.vqp_create(client, translate::vqp_init(self.options, self.class));
-        let vqp = match created {
-            Ok(vqp) => vqp,
-            Err(error) => {
-                sessions.quotas.give_back(account, Usage::VQP);
-                return Err(error.into());
-            }
-        };
-        ready.open.vqps.insert(vqp.0);
-        let connected =
-            core.qconnect(client, vqp, self.gid, self.port, self.connect, index as u64, now);
-        let via = connected.as_ref().ok().copied().flatten();
-        ready.vqps.push((vqp.0, via));
-        Ok(connected.map_err(Refused::from))
-    }
-}
-
-impl Ready {
-    /// Who takes it will hear that a VQP could not be connected.
-    fn tell_failed(&mut self, index: usize, cause: Refused) {
-        if let Some(&(vqp, _)) = self.vqps.get(index) {
-            // Broken rings show when the session is served.
-            let _ = self.open.reply(Owed::Failed { vqp, cause });
-        }
-    }
-}
-
-/// Registers the region that an heir has from its beginning.
-fn register(
-    ready: &mut Ready,
-    (len, access): (u64, AccessFlags),
-    addr: u64,
-    sessions: &mut Sessions,
-    account: Account,
-    core: &mut Core<SoftDevice>,
-) -> Result<(), Refused> {
-    if len == 0 {
-        return Ok(());
-    }
-    let memory = ready
-        .open
-        .arena
-        .part(0, len)
-        .map_err(|error| Refused::new(RefusalCode::OutOfRange, error.to_string()))?;
-    let usage = Usage::region(0);
-    sessions.quotas.take(account, usage)?;
-    match core.reg_mr(ready.open.client, memory, Some(addr), access) {
-        Ok(info) => {
-            ready.keys = (info.lkey, info.rkey);
-            let region = Region { usage, memory: None, backing: None };
-            ready.open.regions.insert(info.lkey, region);
-            Ok(())
-        }
-        Err(error) => {
-            sessions.quotas.give_back(account, usage);
-            Err(error.into())
-        }
-    }
-}
-
-impl Place {
-    fn map(file: &Backing, layout: HeirsLayout, heir: u32) -> Result<Place, Refused> {
-        let mapped = NodeHeir::map(file, layout, heir)?;
-        let arena = SoftMemory::map_file_from(file, layout.arena_at(heir), ARENA_BYTES)?;
-        Ok(Place { heir: mapped, arena })
     }
 }
