@@ -39,7 +39,7 @@ pub const MRS_ADDR: u64 = 0;
 /// [`NodeRecord::mrs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeRecord {
-    /// DCT number.
+    /// DCT number; 0, which is no QP's, if the node's device has no DC: see [`NodeRecord::has_dc`].
     pub dctn: u32,
     /// DC access key.
     pub dc_key: u64,
@@ -203,6 +203,11 @@ impl NodeRecord {
         };
         mrs_layout(record.log_mrs_max)?;
         Ok(record)
+    }
+
+    /// Whether the node is reached over DC.
+    pub fn has_dc(&self) -> bool {
+        self.dctn != 0
     }
 
     /// The Q_Key of the UD QP for control: a secret of those who have the record, of 31 bits. Its top

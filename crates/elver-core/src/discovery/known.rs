@@ -48,7 +48,7 @@ impl<D: Device> Core<D> {
     /// has none. Then all VQPs share RC QPs.
     pub(crate) fn lacks_dc(&self, peer: PeerId) -> bool {
         let record = self.peers.get(peer).and_then(|entry| entry.record);
-        self.pool.dct.is_none() || record.is_some_and(|record| record.dctn == 0)
+        self.pool.dct.is_none() || record.is_some_and(|record| !record.has_dc())
     }
 
     /// The lane that the core's own operations to a peer take, and whether it works.
@@ -72,7 +72,7 @@ impl<D: Device> Core<D> {
             _ if entry.rc[class as usize].is_some() => Some(Via::Rc),
             Policy::Lite => None,
             Policy::Shared | Policy::RpcMeta => {
-                let over_dc = |record: &NodeRecord| self.pool.dct.is_some() && record.dctn != 0;
+                let over_dc = |record: &NodeRecord| self.pool.dct.is_some() && record.has_dc();
                 entry.record.as_ref().filter(|record| over_dc(record)).map(|_| Via::DcCached)
             }
         }
