@@ -19,6 +19,8 @@ const FRAMES_AT_ONCE: u32 = 256;
 const LAST_LOOKS: u32 = 4_096;
 /// Who offered memory that cannot be READ is not blamed for that before: the memory of one who dies goes first.
 const DOUBT: Duration = Duration::from_secs(1);
+/// After so many looks the clock is asked, whatever moves.
+const LOOKS_PER_CLOCK: u32 = 64;
 /// The longest sleep.
 const LONGEST: Duration = Duration::from_millis(250);
 
@@ -135,6 +137,7 @@ impl Inner {
     ) -> Result<T, Error> {
         let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
         self.still = false;
+        let mut looks = 0u32;
         loop {
             if let Some(done) = done(self) {
                 return done;
@@ -143,13 +146,19 @@ impl Inner {
             if moved {
                 self.idle = None;
             }
-            if !std::mem::replace(&mut self.still, !moved) || moved {
+            let is_busy = !std::mem::replace(&mut self.still, !moved) || moved;
+            looks = looks.wrapping_add(1);
+            // The time passes also while there is always something.
+            if is_busy && !looks.is_multiple_of(LOOKS_PER_CLOCK) {
                 continue;
             }
             let now = Instant::now();
             let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(elver::Error::TimedOut.into());
+            }
+            if is_busy {
+                continue;
             }
             self.rest(now, left, lent)?;
         }

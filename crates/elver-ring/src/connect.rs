@@ -312,6 +312,10 @@ impl Listener {
                 return Ok(ends);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            // The session may always have something, of other VQPs.
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(Error::TimedOut);
+            }
             self.session.wait_ready(left)?;
         }
     }

@@ -1,12 +1,20 @@
 //! What a program has asked its epolls about connections of ours.
 
 use std::collections::HashMap;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use elver_stream::Interest;
-use libc::{EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM, epoll_event};
+use libc::{
+    EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM, epoll_event,
+};
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::conn::Conn;
+use crate::real;
+
+/// What the kernel tells once of an epoll that has its first connection of ours: a thread that waits in it already
+/// would hear nothing of what is told here.
+const STIRRED: u64 = u64::from_le_bytes(*b"elverEP\x01");
 
 const READS: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
 const WRITES: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
@@ -14,13 +22,17 @@ const WRITES: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
 /// One epoll's.
 #[derive(Debug, Default)]
 pub(crate) struct Epoll {
+    /// Its descriptors: copies are the same epoll.
+    pub(crate) fds: Vec<RawFd>,
+    /// What it has been asked about sockets that are not connected yet.
+    early: HashMap<RawFd, epoll_event>,
     entries: Vec<Entry>,
     /// Where each descriptor's is.
     places: HashMap<RawFd, usize>,
     /// Who is told of first.
     first: usize,
     /// What has the kernel's epoll tell something once.
-    pub(crate) stir: Option<OwnedFd>,
+    stir: Option<OwnedFd>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +88,31 @@ impl Entry {
     }
 }
 
+/// How many of the kernel's events are the program's; they stand first.
+pub(crate) fn kept(events: &mut [epoll_event]) -> usize {
+    let told = events.len();
+    let Some(at) = events.iter().position(|event| event.u64 == STIRRED) else { return told };
+    events[at..].rotate_left(1);
+    told - 1
+}
+
 impl Epoll {
+    /// Has the kernel's epoll tell something once. Where no descriptor is left for that, who waits there already hears
+    /// of the first connection when it waits anew.
+    pub(crate) fn stir(&mut self) {
+        let Some(epoll) = self.fds.first() else { return };
+        let Ok(stir) = eventfd(1, EventfdFlags::CLOEXEC) else { return };
+        let mut event = epoll_event { events: (EPOLLIN | EPOLLONESHOT) as u32, u64: STIRRED };
+        // SAFETY: the event stands here.
+        let told = unsafe { real::epoll_ctl(*epoll, EPOLL_CTL_ADD, stir.as_raw_fd(), &mut event) };
+        self.stir = (told == 0).then_some(stir);
+    }
+
+    /// Whether it was stirred.
+    pub(crate) fn is_stirred(&self) -> bool {
+        self.stir.is_some()
+    }
+
     pub(crate) fn entry(&mut self, fd: RawFd) -> Option<&mut Entry> {
         self.entries.get_mut(*self.places.get(&fd)?)
     }
@@ -98,15 +134,24 @@ impl Epoll {
         true
     }
 
-    /// The program has tried to read, or to write: what it was told once it is told again.
-    pub(crate) fn tried(&mut self, fd: RawFd, reads: bool) {
+    /// The program has tried to read, or to write: what it was told once it is told again. Whether that is news
+    /// to who waits here.
+    pub(crate) fn tried(&mut self, fd: RawFd, reads: bool) -> bool {
         // One that is told of once only is asked for anew.
         let entry = self.entry(fd).filter(|entry| entry.events & EPOLLONESHOT as u32 == 0);
-        match entry {
-            Some(entry) if reads => entry.reads = true,
-            Some(entry) => entry.writes = true,
-            None => {}
-        }
+        let Some(entry) = entry else { return false };
+        let told = if reads { &mut entry.reads } else { &mut entry.writes };
+        !std::mem::replace(told, true)
+    }
+
+    /// The program asks about a socket that is not connected yet.
+    pub(crate) fn put_early(&mut self, fd: RawFd, event: epoll_event) {
+        self.early.insert(fd, event);
+    }
+
+    /// What it asked about a socket before that was connected; it is forgotten.
+    pub(crate) fn take_early(&mut self, fd: RawFd) -> Option<epoll_event> {
+        self.early.remove(&fd)
     }
 
     pub(crate) fn entries(&self) -> &[Entry] {

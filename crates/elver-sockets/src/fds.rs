@@ -5,48 +5,80 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Descriptors above it are left to the kernel.
 const FDS_MAX: usize = 1 << 16;
-/// An epoll that has connections of ours.
-const EPOLL: u32 = u32::MAX;
+/// An epoll, whose number stands behind.
+const EPOLL: u32 = 1 << 31;
+/// It has connections of ours.
+const WATCHES: u32 = 1 << 30;
+/// A socket that an epoll had before it was connected.
+const EARLY: u32 = 1 << 29;
 
 static FDS: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
 
 /// The last one that may be ours.
 pub(crate) const LAST: u32 = FDS_MAX as u32 - 1;
+/// The largest number of a connection, and of an epoll; the smallest is 1.
+pub(crate) const NUMBER_MAX: u32 = EARLY - 1;
 
 fn entry(fd: RawFd) -> Option<&'static AtomicU32> {
     FDS.get(usize::try_from(fd).ok()?)
 }
 
+#[inline]
+fn word(fd: RawFd) -> u32 {
+    entry(fd).map_or(0, |entry| entry.load(Ordering::Acquire))
+}
+
+fn set(fd: RawFd, word: u32) -> bool {
+    entry(fd).map(|entry| entry.store(word, Ordering::Release)).is_some()
+}
+
 /// The number of the connection that a descriptor is of, if it is one of ours.
 #[inline]
 pub(crate) fn conn(fd: RawFd) -> Option<u32> {
-    let number = entry(fd)?.load(Ordering::Acquire);
-    (number != 0 && number != EPOLL).then_some(number)
+    Some(word(fd)).filter(|number| (1..=NUMBER_MAX).contains(number))
 }
 
-/// Whether a descriptor is of an epoll that has connections of ours.
+/// The number of the epoll that a descriptor is of.
 #[inline]
-pub(crate) fn is_epoll(fd: RawFd) -> bool {
-    entry(fd).is_some_and(|entry| entry.load(Ordering::Acquire) == EPOLL)
+pub(crate) fn epoll(fd: RawFd) -> Option<u32> {
+    let word = word(fd);
+    (word & EPOLL != 0).then_some(word & NUMBER_MAX)
+}
+
+/// The number of the epoll that a descriptor is of, if that has connections of ours.
+#[inline]
+pub(crate) fn watching(fd: RawFd) -> Option<u32> {
+    let word = word(fd);
+    (word & WATCHES != 0).then_some(word & NUMBER_MAX)
+}
+
+/// Whether it is a socket that an epoll had before it was connected.
+pub(crate) fn is_early(fd: RawFd) -> bool {
+    word(fd) == EARLY
 }
 
 /// Whether it is anything of ours.
 #[inline]
 pub(crate) fn is_ours(fd: RawFd) -> bool {
-    entry(fd).is_some_and(|entry| entry.load(Ordering::Acquire) != 0)
+    word(fd) != 0
 }
 
 /// Notes that a descriptor is a connection's; whether there is room for that.
 pub(crate) fn set_conn(fd: RawFd, number: u32) -> bool {
-    entry(fd).map(|entry| entry.store(number, Ordering::Release)).is_some()
+    set(fd, number)
 }
 
-/// Notes that a descriptor is such an epoll's; whether there is room for that.
-pub(crate) fn set_epoll(fd: RawFd) -> bool {
-    set_conn(fd, EPOLL)
+/// Notes that a descriptor is an epoll's, which has connections of ours or not; whether there is room for that.
+pub(crate) fn set_epoll(fd: RawFd, number: u32, watches: bool) -> bool {
+    set(fd, EPOLL | number | if watches { WATCHES } else { 0 })
+}
+
+/// Notes that an epoll has a descriptor whose socket is not connected; whether there is room for that.
+pub(crate) fn set_early(fd: RawFd) -> bool {
+    set(fd, EARLY)
 }
 
 /// It is the kernel's alone.
 pub(crate) fn clear(fd: RawFd) {
-    set_conn(fd, 0);
+    set(fd, 0);
 }

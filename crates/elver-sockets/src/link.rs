@@ -17,6 +17,8 @@ const PENDING_MAX: usize = 1_024;
 const PENDING: Duration = Duration::from_secs(2);
 /// Bytes of each of a stream's buffers.
 const BUFFER_BYTES: u32 = 256 << 10;
+/// What both directions take with what stands beside their bytes: a stranger may ask for no more.
+const ROOM: u64 = 4 * BUFFER_BYTES as u64;
 
 pub(crate) struct Link {
     session: Session,
@@ -39,7 +41,8 @@ impl Link {
     /// What the node, or the lack of one, says.
     pub(crate) fn open() -> Result<Link, String> {
         let session = Session::connect_default().map_err(|error| error.to_string())?;
-        let options = ListenerOptions { nodelay: true, ..ListenerOptions::default() };
+        let options =
+            ListenerOptions { nodelay: true, buffer_bytes_max: ROOM, ..ListenerOptions::default() };
         let listener = Listener::bind(&session, 0, options).map_err(|error| error.to_string())?;
         Ok(Link { session, listener, pending: Vec::new() })
     }

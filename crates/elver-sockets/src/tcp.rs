@@ -5,7 +5,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{BorrowedFd, RawFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, getpeername, ipproto, recvmsg,
+    sendmsg, sockopt,
 };
 
 /// A descriptor of the program's, for the time of a call.
@@ -13,6 +14,12 @@ pub(crate) fn fd<'a>(fd: RawFd) -> BorrowedFd<'a> {
     // SAFETY: the program keeps a descriptor open while it calls for it, and the table of descriptors names none that
     // it has closed. One that it closes meanwhile in another thread gives EBADF, or what a TCP socket's user gets there.
     unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// Whether it is a socket that is not connected, and does not listen.
+pub(crate) fn is_unconnected(fd: BorrowedFd<'_>) -> bool {
+    let is_tcp = sockopt::socket_protocol(fd).is_ok_and(|protocol| protocol == Some(ipproto::TCP));
+    is_tcp && getpeername(fd).is_err() && sockopt::socket_acceptconn(fd) == Ok(false)
 }
 
 /// Receives at most so many bytes.

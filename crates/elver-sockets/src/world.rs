@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
@@ -40,9 +40,11 @@ pub(crate) struct World {
     failed: Option<(Instant, String)>,
     conns: HashMap<u32, Conn>,
     last: u32,
+    last_epoll: u32,
     /// Those whose ends have not agreed.
     undecided: Vec<u32>,
-    pub(crate) epolls: HashMap<RawFd, Epoll>,
+    /// By the numbers that their descriptors have.
+    pub(crate) epolls: HashMap<u32, Epoll>,
     pub(crate) sleepers: Vec<Arc<Sleeper>>,
     /// What sleepers had to be woken by.
     pub(crate) bells: Vec<OwnedFd>,
@@ -76,6 +78,22 @@ struct Shut(World);
 unsafe impl Send for Shut {}
 
 static WORLD: Mutex<Option<Shut>> = Mutex::new(None);
+/// The thread that has the lock; 0 is none's.
+static OWNER: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static HERE: u8 = const { 0 };
+}
+
+/// This thread, by what is only its own.
+fn here() -> usize {
+    HERE.with(|here| std::ptr::from_ref(here).addr())
+}
+
+/// Whether this thread has the lock, in what a signal's handler interrupted.
+pub(crate) fn is_interrupted() -> bool {
+    OWNER.load(Ordering::Relaxed) == here()
+}
 
 /// The world, until it is dropped.
 pub(crate) struct Locked(MutexGuard<'static, Option<Shut>>);
@@ -84,6 +102,7 @@ pub(crate) struct Locked(MutexGuard<'static, Option<Shut>>);
 pub(crate) fn lock() -> Locked {
     // A panic left no half of anything that a later call could not bear: at worst a connection ends.
     let mut guard = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
+    OWNER.store(here(), Ordering::Relaxed);
     let process = PROCESS.load(Ordering::Relaxed);
     let world = &mut guard.get_or_insert_with(|| Shut(World::new(process))).0;
     if world.process != process {
@@ -113,6 +132,7 @@ impl Drop for Locked {
         if !self.sleepers.is_empty() && (news || self.unarmed) {
             self.tell_sleepers();
         }
+        OWNER.store(0, Ordering::Relaxed);
     }
 }
 
@@ -124,8 +144,12 @@ extern "C" fn at_exit() {
     crate::errno::beside(finish);
 }
 
-/// The process ends by itself: what was written still arrives.
+/// The process ends by itself: what was written still arrives. Not where a signal's handler ends it in the middle of a
+/// call.
 pub(crate) fn finish() {
+    if is_interrupted() {
+        return;
+    }
     let mut world = lock();
     // A child that shares this memory ends alone.
     if !world.is_borrowed() {
@@ -153,18 +177,53 @@ impl World {
 
     /// The program has a new connection.
     pub(crate) fn add(&mut self, fd: RawFd, tuple: Tuple, side: Side) {
+        let early = self.take_early(fd);
         self.close(fd);
         if !tuple.is_of_one_host() {
             return self.counts.stayed(&tuple, side, Why::OtherHost, "");
         }
-        self.last = self.last % (u32::MAX - 2) + 1;
-        while self.conns.contains_key(&self.last) {
-            self.last = self.last % (u32::MAX - 2) + 1;
-        }
+        self.last = free_after(self.last, |number| self.conns.contains_key(&number));
         if !fds::set_conn(fd, self.last) {
             return self.counts.stayed(&tuple, side, Why::Descriptor, "");
         }
         self.conns.insert(self.last, Conn::new(side, tuple, fd));
+        for (epoll, event) in early {
+            self.watch(epoll, fd, self.last, &event);
+        }
+    }
+
+    /// What epolls have been asked about a socket that was not connected yet.
+    fn take_early(&mut self, fd: RawFd) -> Vec<(u32, epoll_event)> {
+        if !fds::is_early(fd) {
+            return Vec::new();
+        }
+        fds::clear(fd);
+        let early = |(number, epoll): (&u32, &mut Epoll)| Some((*number, epoll.take_early(fd)?));
+        self.epolls.iter_mut().filter_map(early).collect()
+    }
+
+    /// An epoll was asked about a socket that is not connected yet, which may be ours when it is.
+    pub(crate) fn early(&mut self, epoll: RawFd, fd: RawFd, event: Option<epoll_event>) {
+        let Some(number) = self.epoll(epoll) else { return };
+        let epoll = self.epolls.entry(number).or_default();
+        match event {
+            Some(event) if fds::set_early(fd) => epoll.put_early(fd, event),
+            _ => drop(epoll.take_early(fd)),
+        }
+    }
+
+    /// The number of an epoll, which it gets if it has none; none if there is no room for its descriptor.
+    pub(crate) fn epoll(&mut self, fd: RawFd) -> Option<u32> {
+        if let Some(number) = fds::epoll(fd) {
+            return Some(number);
+        }
+        self.close(fd);
+        self.last_epoll = free_after(self.last_epoll, |number| self.epolls.contains_key(&number));
+        if !fds::set_epoll(fd, self.last_epoll, false) {
+            return None;
+        }
+        self.epolls.entry(self.last_epoll).or_default().fds.push(fd);
+        Some(self.last_epoll)
     }
 
     /// One that is no longer the kernel's alone; none of the others.
@@ -190,8 +249,15 @@ impl World {
 
     /// A descriptor is a copy of another.
     pub(crate) fn copied(&mut self, from: RawFd, to: RawFd) {
-        let Some(id) = fds::conn(from) else { return };
         self.close(to);
+        if let Some(number) = fds::epoll(from) {
+            // One that is beyond all that are known is told nothing of streams.
+            if fds::set_epoll(to, number, fds::watching(from).is_some()) {
+                self.epolls.entry(number).or_default().fds.push(to);
+            }
+            return;
+        }
+        let Some(id) = fds::conn(from) else { return };
         if fds::set_conn(to, id) {
             self.conns.entry(id).and_modify(|conn| conn.fds.push(to));
         } else {
@@ -201,10 +267,16 @@ impl World {
 
     /// A descriptor is closed, or about to be.
     pub(crate) fn close(&mut self, fd: RawFd) {
-        if fds::is_epoll(fd) {
-            self.epolls.remove(&fd);
-            return fds::clear(fd);
+        if let Some(number) = fds::epoll(fd) {
+            fds::clear(fd);
+            let Some(epoll) = self.epolls.get_mut(&number) else { return };
+            epoll.fds.retain(|other| *other != fd);
+            if epoll.fds.is_empty() {
+                self.epolls.remove(&number);
+            }
+            return;
         }
+        self.take_early(fd);
         let Some(id) = fds::conn(fd) else { return };
         fds::clear(fd);
         for epoll in self.epolls.values_mut() {
@@ -404,7 +476,8 @@ impl World {
         conn.phase = Phase::Carried(Box::new(carried));
         self.counts.carried(&conn.tuple, conn.side);
         // Its readiness is told from here.
-        for (epoll, watched) in &self.epolls {
+        for watched in self.epolls.values() {
+            let Some(epoll) = watched.fds.first() else { continue };
             for entry in watched.entries().iter().filter(|entry| entry.conn == id) {
                 // SAFETY: a deletion needs no event. One that the program has closed is in no epoll.
                 unsafe {
@@ -446,18 +519,31 @@ impl World {
     /// The program has tried to read, or to write.
     pub(crate) fn tried(&mut self, id: u32, reads: bool) {
         let Some(conn) = self.conns.get(&id) else { return };
+        let mut news = false;
         for epoll in self.epolls.values_mut() {
-            conn.fds.iter().for_each(|fd| epoll.tried(*fd, reads));
+            conn.fds.iter().for_each(|fd| news |= epoll.tried(*fd, reads));
+        }
+        // Whoever sleeps in one has not been armed for what it was told of already.
+        if news {
+            self.wake_all();
         }
     }
 
-    /// Puts a connection into an epoll, or changes it there.
-    pub(crate) fn watch(&mut self, epoll: RawFd, fd: RawFd, id: u32, event: &epoll_event) {
-        self.epolls.entry(epoll).or_default().put(Entry::new(fd, id, event));
+    /// Puts a connection into an epoll, or changes it there. Whoever waits in it by now comes back, and then waits here.
+    pub(crate) fn watch(&mut self, number: u32, fd: RawFd, id: u32, event: &epoll_event) {
+        let epoll = self.epolls.entry(number).or_default();
+        epoll.put(Entry::new(fd, id, event));
+        if !epoll.is_stirred() {
+            for fd in &epoll.fds {
+                fds::set_epoll(*fd, number, true);
+            }
+            epoll.stir();
+        }
+        self.wake_all();
     }
 
     /// What an epoll has to tell of carried connections.
-    pub(crate) fn tell_epoll(&mut self, epoll: RawFd, events: &mut [epoll_event]) -> usize {
+    pub(crate) fn tell_epoll(&mut self, epoll: u32, events: &mut [epoll_event]) -> usize {
         let World { epolls, conns, .. } = self;
         epolls.get_mut(&epoll).map_or(0, |epoll| epoll.tell(conns, events))
     }
@@ -522,8 +608,8 @@ impl World {
         for conn in self.conns.values_mut() {
             conn.phase = Phase::Parents;
         }
-        let World { conns, epolls, last, .. } = std::mem::take(self);
-        *self = World { conns, epolls, last, ..World::new(process) };
+        let World { conns, epolls, last, last_epoll, .. } = std::mem::take(self);
+        *self = World { conns, epolls, last, last_epoll, ..World::new(process) };
     }
 
     /// Ends all streams as if their sockets were closed.
@@ -533,6 +619,15 @@ impl World {
         carried.into_iter().for_each(|id| self.remove(id));
         std::mem::take(&mut self.counts).tell();
     }
+}
+
+/// The number that is next to one, and none's.
+fn free_after(last: u32, is_taken: impl Fn(u32) -> bool) -> u32 {
+    let mut next = last % fds::NUMBER_MAX + 1;
+    while is_taken(next) {
+        next = next % fds::NUMBER_MAX + 1;
+    }
+    next
 }
 
 /// The host's monotonic clock.

@@ -104,6 +104,10 @@ impl State {
                 message => message?,
             };
             let Some(message) = message else { break };
+            // No stream writes such a one: a peer that does must not keep a reader here.
+            if message.is_empty() {
+                break;
+            }
             let len = message.len().min(buf.len() - filled);
             message.read(0, &mut buf[filled..filled + len]);
             message.keep_from(len);

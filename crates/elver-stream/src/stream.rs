@@ -209,8 +209,12 @@ impl Stream {
                 state.send_all();
                 return Err(ErrorKind::WouldBlock.into());
             }
-            let left = *until.get_or_insert_with(|| Until::new(self.read_timeout.get()));
-            state.wait_readable(left.left()).map_err(error::of)?;
+            let left = until.get_or_insert_with(|| Until::new(self.read_timeout.get())).left();
+            // Also where there is always something, which are no bytes.
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(error::of(elver_ring::Error::TimedOut));
+            }
+            state.wait_readable(left).map_err(error::of)?;
         }
     }
 

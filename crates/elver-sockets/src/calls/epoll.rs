@@ -7,30 +7,26 @@ use std::time::Duration;
 
 use elver_stream::Interest;
 use libc::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLONESHOT, POLLIN, epoll_event,
-    pollfd, sigset_t, timespec,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, POLLIN, epoll_event, pollfd, sigset_t, timespec,
 };
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::poll::duration;
+use crate::epolls::kept;
 use crate::wait::{Wanted, asked};
 use crate::world::{self, World};
-use crate::{errno, fds, real, wait};
-
-/// What the kernel tells once of an epoll that has its first connection of ours: a thread that waits in it already
-/// would hear nothing of what is told here.
-const STIRRED: u64 = u64::from_le_bytes(*b"elverEP\x01");
+use crate::{errno, fds, real, tcp, wait};
 
 /// What a thread waits for in an epoll.
 struct InEpoll<'a> {
     epoll: RawFd,
+    number: u32,
     events: &'a mut [epoll_event],
     told: usize,
 }
 
 impl Wanted for InEpoll<'_> {
     fn look(&mut self, world: &mut World, kernel: bool) -> bool {
-        self.told = world.tell_epoll(self.epoll, self.events);
+        self.told = world.tell_epoll(self.number, self.events);
         // Who always finds something here must not keep the kernel's from being told.
         let due = self.told > 0 && world.is_kernel_s_turn();
         if (kernel || due) && self.told < self.events.len() {
@@ -40,13 +36,13 @@ impl Wanted for InEpoll<'_> {
             let told = unsafe {
                 real::epoll_pwait(self.epoll, rest.as_mut_ptr(), rest.len() as c_int, 0, now)
             };
-            self.told += kept(rest, told.max(0) as usize);
+            self.told += kept(&mut rest[..told.max(0) as usize]);
         }
         self.told > 0
     }
 
     fn watched(&self, world: &mut World) -> Vec<(u32, Interest)> {
-        let Some(epoll) = world.epolls.get(&self.epoll) else { return Vec::new() };
+        let Some(epoll) = world.epolls.get(&self.number) else { return Vec::new() };
         let entries: Vec<_> =
             epoll.entries().iter().filter_map(|it| Some((it.conn, it.interest()?))).collect();
         let is_carried =
@@ -64,13 +60,45 @@ impl Wanted for InEpoll<'_> {
     }
 }
 
-/// How many of the kernel's events are the program's; they stand first.
-fn kept(events: &mut [epoll_event], told: usize) -> usize {
-    let Some(at) = events[..told].iter().position(|event| event.u64 == STIRRED) else {
-        return told;
-    };
-    events[at..told].rotate_left(1);
-    told - 1
+/// An epoll was made, or not. Its copies must be known before it has a connection of ours.
+fn made(epoll: c_int) -> c_int {
+    if epoll >= 0 {
+        errno::beside(|| {
+            let mut world = world::lock();
+            if !world.is_borrowed() {
+                world.epoll(epoll);
+            }
+        });
+    }
+    epoll
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    made(unsafe { real::epoll_create(size) })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    made(unsafe { real::epoll_create1(flags) })
+}
+
+/// The kernel has done what was asked about a descriptor that is no connection of ours. A socket that is not connected yet
+/// may become one.
+fn done_early(epoll: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) {
+    let is_new =
+        || operation == EPOLL_CTL_ADD && !fds::is_ours(fd) && tcp::is_unconnected(tcp::fd(fd));
+    if fds::is_early(fd) || is_new() {
+        let event = event.filter(|_| operation != EPOLL_CTL_DEL);
+        errno::beside(|| {
+            let mut world = world::lock();
+            if !world.is_borrowed() {
+                world.early(epoll, fd, event);
+            }
+        });
+    }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -84,14 +112,21 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
         // SAFETY: the caller's promise is the same.
         unsafe { real::epoll_ctl(epoll, operation, fd, event) }
     };
-    let Some(id) = fds::conn(fd) else { return kernel() };
+    // SAFETY: the manual's contract.
+    let asked = unsafe { event.as_ref() };
+    let Some(id) = fds::conn(fd) else {
+        let done = kernel();
+        if done == 0 {
+            done_early(epoll, operation, fd, asked.copied());
+        }
+        return done;
+    };
     errno::told(|| {
         let mut world = world::lock();
-        // SAFETY: the manual's contract.
-        let asked = unsafe { event.as_ref() };
         let Some(conn) = world.conn(id) else { return told(kernel()) };
         let is_carried = conn.is_carried();
-        let known = world.epolls.get_mut(&epoll).is_some_and(|it| it.entry(fd).is_some());
+        let number = world.epoll(epoll).ok_or(libc::EMFILE)?;
+        let known = world.epolls.get_mut(&number).is_some_and(|it| it.entry(fd).is_some());
         if is_carried {
             match operation {
                 EPOLL_CTL_ADD if known => return Err(libc::EEXIST),
@@ -104,14 +139,8 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
             told(kernel())?;
         }
         match (operation, asked) {
-            (EPOLL_CTL_DEL, _) => drop(world.epolls.get_mut(&epoll).map(|it| it.remove(fd))),
-            (_, Some(asked)) => {
-                if !fds::is_epoll(epoll) {
-                    begin(epoll, &mut world)?;
-                }
-                world.watch(epoll, fd, id, asked);
-                world.wake_all();
-            }
+            (EPOLL_CTL_DEL, _) => drop(world.epolls.get_mut(&number).map(|it| it.remove(fd))),
+            (_, Some(asked)) => world.watch(number, fd, id, asked),
             _ => {}
         }
         Ok(0)
@@ -120,19 +149,6 @@ pub(crate) unsafe extern "C" fn epoll_ctl(
 
 fn told(result: c_int) -> Result<c_int, c_int> {
     if result < 0 { Err(errno::get()) } else { Ok(result) }
-}
-
-/// An epoll has its first connection of ours. Whoever waits in it by now comes back, and then waits here.
-fn begin(epoll: RawFd, world: &mut World) -> Result<(), c_int> {
-    if !fds::set_epoll(epoll) {
-        return Err(libc::EMFILE);
-    }
-    let stir = eventfd(1, EventfdFlags::CLOEXEC).map_err(rustix::io::Errno::raw_os_error)?;
-    let mut event = epoll_event { events: (EPOLLIN | EPOLLONESHOT) as u32, u64: STIRRED };
-    // SAFETY: the event stands here.
-    told(unsafe { real::epoll_ctl(epoll, EPOLL_CTL_ADD, stir.as_raw_fd(), &mut event) })?;
-    world.epolls.entry(epoll).or_default().stir = Some(stir);
-    Ok(())
 }
 
 /// Waits.
@@ -149,7 +165,9 @@ unsafe fn waits(
     let len = usize::try_from(count).ok().filter(|len| *len > 0).ok_or(libc::EINVAL)?;
     // SAFETY: so many events fit there.
     let events = unsafe { std::slice::from_raw_parts_mut(events, len) };
-    let mut wanted = InEpoll { epoll, events, told: 0 };
+    // One that is not known has nothing of ours.
+    let number = fds::epoll(epoll).unwrap_or_default();
+    let mut wanted = InEpoll { epoll, number, events, told: 0 };
     wait::until(&mut wanted, wait::deadline(at_most), mask)?;
     Ok(wanted.told as c_int)
 }
@@ -163,15 +181,14 @@ pub(crate) unsafe extern "C" fn epoll_pwait(
     mask: *const sigset_t,
 ) -> c_int {
     let at_most = u64::try_from(timeout).ok().map(Duration::from_millis);
-    if !fds::is_epoll(epoll) {
+    if fds::watching(epoll).is_none() {
         // SAFETY: the caller's promise is the same.
         let told = unsafe { real::epoll_pwait(epoll, events, count, timeout, mask) };
-        if told <= 0 || !fds::is_epoll(epoll) {
+        if told <= 0 {
             return told;
         }
         // SAFETY: the kernel has put so many there.
-        let events = unsafe { std::slice::from_raw_parts_mut(events, told as usize) };
-        let rest = kept(events, told as usize);
+        let rest = kept(unsafe { std::slice::from_raw_parts_mut(events, told as usize) });
         if rest > 0 {
             return rest as c_int;
         }
@@ -201,7 +218,7 @@ pub(crate) unsafe extern "C" fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    if !fds::is_epoll(epoll) {
+    if fds::watching(epoll).is_none() {
         // SAFETY: the manual's contract.
         let at_most = unsafe { timeout.as_ref() };
         // Rounded up, as far as the kernel goes that knows milliseconds alone.

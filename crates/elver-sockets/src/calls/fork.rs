@@ -8,6 +8,9 @@ use crate::{errno, real, world};
 
 /// Forks. Nobody else is at work here meanwhile, so that the child finds all as it should be.
 fn forks<T>(fork: impl FnOnce() -> T) -> T {
+    if world::is_interrupted() {
+        return fork();
+    }
     let mut world = world::lock();
     errno::beside(|| world.before_fork());
     let forked = fork();

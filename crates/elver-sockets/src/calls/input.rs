@@ -27,8 +27,32 @@ pub(super) fn is_nonblocking(fd: RawFd) -> bool {
 
 /// Reads, if the descriptor is a connection of ours; else none.
 fn read_conn(fd: RawFd, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> Option<Result<usize, c_int>> {
+    let (mut bufs, mut read) = (bufs, 0);
+    let done = read_some(fd, &mut bufs, &mut read, flags);
+    // It became the kernel's alone when a part was read.
+    if done.is_none() && read > 0 { Some(Ok(read + rest(fd, bufs, flags))) } else { done }
+}
+
+/// What the kernel has for the rest of a call's buffers; what it says instead of bytes the next call hears.
+fn rest(fd: RawFd, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> usize {
+    // SAFETY: one of no buffers and no address is a message.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (bufs.as_mut_ptr().cast(), bufs.len());
+    // SAFETY: buffers of this type are laid out as the call's are, and live as long.
+    let more = unsafe { real::recvmsg(fd, &mut message, flags) };
+    usize::try_from(more).unwrap_or_default()
+}
+
+/// Reads until there is something to tell; none from when the connection is the kernel's alone. What was read into them
+/// is gone from the buffers.
+fn read_some(
+    fd: RawFd,
+    bufs: &mut &mut [IoSliceMut<'_>],
+    read: &mut usize,
+    flags: c_int,
+) -> Option<Result<usize, c_int>> {
     let known = RecvFlags::from_bits_retain((flags & KNOWN) as u32);
-    let (mut bufs, mut read, mut deadline) = (bufs, 0, None);
+    let mut deadline = None;
     loop {
         let id = fds::conn(fd)?;
         let mut world = world::lock();
@@ -41,28 +65,28 @@ fn read_conn(fd: RawFd, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> Option<Res
         world.tried(id, true);
         drop(world);
         match done {
-            Done::Bytes(0) => return Some(Ok(read)),
+            Done::Bytes(0) => return Some(Ok(*read)),
             Done::Bytes(more) => {
-                read += more;
+                *read += more;
                 if flags & MSG_WAITALL == 0 || flags & MSG_PEEK != 0 {
-                    return Some(Ok(read));
+                    return Some(Ok(*read));
                 }
-                IoSliceMut::advance_slices(&mut bufs, more);
+                IoSliceMut::advance_slices(bufs, more);
                 if bufs.is_empty() {
-                    return Some(Ok(read));
+                    return Some(Ok(*read));
                 }
             }
-            Done::Failed(_) if read > 0 => return Some(Ok(read)),
+            Done::Failed(_) if *read > 0 => return Some(Ok(*read)),
             Done::Failed(error) => return Some(Err(error)),
             Done::Wait => {
                 if flags & MSG_DONTWAIT != 0 || is_nonblocking(fd) {
-                    return Some(if read > 0 { Ok(read) } else { Err(libc::EAGAIN) });
+                    return Some(if *read > 0 { Ok(*read) } else { Err(libc::EAGAIN) });
                 }
                 let time = || sockopt::socket_timeout(tcp::fd(fd), sockopt::Timeout::Recv).ok()?;
                 let until = *deadline.get_or_insert_with(|| wait::deadline(time()));
                 match wait_for(fd, POLLIN, until) {
                     Ok(true) => {}
-                    Ok(false) | Err(_) if read > 0 => return Some(Ok(read)),
+                    Ok(false) | Err(_) if *read > 0 => return Some(Ok(*read)),
                     Ok(false) => return Some(Err(libc::EAGAIN)),
                     Err(error) => return Some(Err(error)),
                 }
@@ -141,7 +165,22 @@ pub(crate) unsafe extern "C" fn recv(
     len: size_t,
     flags: c_int,
 ) -> ssize_t {
+    if let Some(discarded) = discard(fd, len, flags) {
+        return told(discarded);
+    }
     told(or_real!(fd, [buffer(buf, len)], flags, real::recv(fd, buf, len, flags)))
+}
+
+/// Reads bytes that nobody wants (`MSG_TRUNC`, as tcp(7) has it), which need no buffer: some of them, as any read may.
+/// None if none are to be discarded here.
+fn discard(fd: RawFd, len: size_t, flags: c_int) -> Option<Result<usize, c_int>> {
+    const MOST: usize = 1 << 16;
+    if flags & libc::MSG_TRUNC == 0 || fds::conn(fd).is_none() {
+        return None;
+    }
+    let mut bytes = vec![0; len.min(MOST)];
+    let read = || read_conn(fd, &mut [IoSliceMut::new(&mut bytes)], flags & !libc::MSG_TRUNC);
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or(Some(Err(libc::EIO)))
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -153,12 +192,15 @@ pub(crate) unsafe extern "C" fn recvfrom(
     from: *mut sockaddr,
     from_len: *mut socklen_t,
 ) -> ssize_t {
-    let read = or_real!(
-        fd,
-        [buffer(buf, len)],
-        flags,
-        real::recvfrom(fd, buf, len, flags, from, from_len)
-    );
+    let read = match discard(fd, len, flags) {
+        Some(discarded) => discarded,
+        None => or_real!(
+            fd,
+            [buffer(buf, len)],
+            flags,
+            real::recvfrom(fd, buf, len, flags, from, from_len)
+        ),
+    };
     // SAFETY: the manual's contract. A connection's bytes have no address of their own.
     if let Some(from_len) = unsafe { from_len.as_mut() } {
         *from_len = 0;

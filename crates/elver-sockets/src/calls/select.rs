@@ -5,8 +5,8 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use libc::{
-    FD_CLR, FD_ISSET, POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, fd_set, pollfd, sigset_t,
-    timespec, timeval,
+    POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, c_ulong, fd_set, pollfd, sigset_t, timespec,
+    timeval,
 };
 
 use super::poll::duration;
@@ -16,6 +16,32 @@ use crate::{errno, fds, real, wait};
 /// Which events stand for a set, and what is asked for it.
 const SETS: [(i16, i16); 3] =
     [(POLLIN | POLLHUP | POLLERR, POLLIN), (POLLOUT | POLLERR, POLLOUT), (POLLPRI, POLLPRI)];
+
+/// Where a descriptor's bit is in a set, which may be larger than the C library's.
+fn place(fd: c_int, set: *mut fd_set) -> (*mut c_ulong, c_ulong) {
+    let (word, bit) = (fd as usize / c_ulong::BITS as usize, fd as u32 % c_ulong::BITS);
+    (set.cast::<c_ulong>().wrapping_add(word), 1 << bit)
+}
+
+/// Whether a set has a descriptor.
+///
+/// # Safety
+/// It is null, or the program's, and has room for the descriptor.
+unsafe fn has(fd: c_int, set: *mut fd_set) -> bool {
+    let (word, bit) = place(fd, set);
+    // SAFETY: the caller's promise.
+    !set.is_null() && unsafe { word.read_unaligned() } & bit != 0
+}
+
+/// Takes a descriptor out of a set.
+///
+/// # Safety
+/// It is the program's, and has room for the descriptor.
+unsafe fn clear(fd: c_int, set: *mut fd_set) {
+    let (word, bit) = place(fd, set);
+    // SAFETY: the caller's promise.
+    unsafe { word.write_unaligned(word.read_unaligned() & !bit) };
+}
 
 /// Selects among descriptors of which one at least is a connection of ours.
 ///
@@ -32,7 +58,7 @@ unsafe fn selects(
         let mut events = 0;
         for (set, (_, asked)) in sets.into_iter().zip(SETS) {
             // SAFETY: a set is the program's or null, and the descriptor is below its size.
-            events |= if !set.is_null() && unsafe { FD_ISSET(fd, set) } { asked } else { 0 };
+            events |= if unsafe { has(fd, set) } { asked } else { 0 };
         }
         if events != 0 {
             all.push(pollfd { fd, events, revents: 0 });
@@ -52,7 +78,7 @@ unsafe fn selects(
                 told += 1;
             } else {
                 // SAFETY: as above.
-                unsafe { FD_CLR(entry.fd, set) };
+                unsafe { clear(entry.fd, set) };
             }
         }
     }
@@ -64,11 +90,19 @@ unsafe fn selects(
 /// # Safety
 /// The manual's contract.
 unsafe fn has_ours(count: c_int, sets: [*mut fd_set; 3]) -> bool {
-    (0..count.min(libc::FD_SETSIZE as c_int)).any(|fd| {
-        // SAFETY: as in `selects`.
-        fds::conn(fd).is_some()
-            && sets.iter().any(|set| !set.is_null() && unsafe { FD_ISSET(fd, *set) })
-    })
+    // SAFETY: as in `selects`.
+    let is_in = |fd, set: &*mut fd_set| unsafe { has(fd, *set) };
+    (0..count).any(|fd| fds::conn(fd).is_some() && sets.iter().any(|set| is_in(fd, set)))
+}
+
+/// A time of `select`, which may have more microseconds than a second; one below zero stays what it is, and is refused.
+fn whole(time: &timeval) -> timespec {
+    const SECOND: i64 = 1_000_000;
+    let (seconds, micros) = match (time.tv_sec, time.tv_usec) {
+        (seconds, micros) if seconds < 0 || micros < 0 => (-1, 0),
+        (seconds, micros) => (seconds.saturating_add(micros / SECOND), micros % SECOND),
+    };
+    timespec { tv_sec: seconds, tv_nsec: micros * 1_000 }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -81,8 +115,7 @@ pub(crate) unsafe extern "C" fn select(
 ) -> c_int {
     // SAFETY: the manual's contract.
     let time = unsafe { timeout.as_mut() };
-    let at_most =
-        time.as_ref().map(|time| timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 });
+    let at_most = time.as_ref().map(|time| whole(time));
     let began = Instant::now();
     let at = at_most.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: the caller's promise is the same.

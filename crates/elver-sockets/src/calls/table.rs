@@ -21,7 +21,7 @@ fn closing(fd: c_int) {
 
 /// A descriptor is a copy of another from here on.
 fn copied(from: c_int, to: c_int) -> c_int {
-    if to >= 0 && to != from && fds::conn(from).is_some() {
+    if to >= 0 && to != from && fds::is_ours(from) {
         errno::beside(|| {
             let mut world = world::lock();
             if !world.is_borrowed() {

@@ -279,7 +279,8 @@ static int echoes(int port, int count, uint64_t total) {
 // ---- one connection, after it is carried
 
 // Bytes to and fro until both ends have said in the log that a stream carries them.
-static void await_carried(int fd) {
+// Until so many ends have said that a stream carries them.
+static void await_carried_ends(int fd, int ends) {
     char byte = 1;
     for (int round = 0; round < 100000; round++) {
         write_all(fd, &byte, 1);
@@ -289,10 +290,12 @@ static void await_carried(int fd) {
         char line[512];
         while (log && fgets(line, sizeof line, log)) said += strstr(line, "by a stream") != NULL;
         if (log) fclose(log);
-        if (said >= 2) return;
+        if (said >= ends) return;
     }
     CHECK(!"it is carried");
 }
+
+static void await_carried(int fd) { await_carried_ends(fd, 2); }
 
 static double now(void) {
     struct timespec at;
@@ -312,6 +315,9 @@ static int behaves(int port) {
     CHECK(recv(fd, buf, 6, MSG_PEEK | MSG_WAITALL) >= 3 && !memcmp(buf, "abc", 3));
     CHECK(ioctl(fd, FIONREAD, &bytes) == 0 && bytes == 6);
     CHECK(recv(fd, buf, 6, MSG_WAITALL) == 6 && !memcmp(buf, "abcdef", 6));
+    // Bytes that nobody wants need no buffer.
+    write_all(fd, "unwanted", 8);
+    CHECK(recv(fd, NULL, 6, MSG_TRUNC | MSG_WAITALL) == 6 && recv(fd, buf, 2, MSG_WAITALL) == 2 && !memcmp(buf, "ed", 2));
     CHECK(ioctl(fd, FIONREAD, &bytes) == 0 && bytes == 0);
     // Nothing there: at once, in time, and by a descriptor that does not wait.
     CHECK(recv(fd, buf, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
@@ -384,6 +390,120 @@ static int behaves(int port) {
 }
 
 // Says when it is carried; then its peer dies, and it hears of it.
+// Waits in an epoll for one event of a connection.
+static void told(int epoll, unsigned events, int fd) {
+    struct epoll_event event;
+    int count = epoll_wait(epoll, &event, 1, 10000);
+    CHECK(count == 1 && event.data.u64 == 0xe1f00000ull + fd && event.events == events);
+}
+
+static void watch(int epoll, int operation, int fd, unsigned events) {
+    struct epoll_event event = {.events = events, .data.u64 = 0xe1f00000ull + fd};
+    CHECK(epoll_ctl(epoll, operation, fd, &event) == 0);
+}
+
+struct waiter {
+    int epoll, fd;
+    _Atomic int tid, told;
+};
+
+static void *waits_for_edges(void *of) {
+    struct waiter *waiter = of;
+    waiter->tid = gettid();
+    for (int i = 0; i < 2; i++) {
+        told(waiter->epoll, EPOLLIN, waiter->fd);
+        waiter->told++;
+    }
+    return NULL;
+}
+
+// Until a thread sleeps.
+static void await_sleep(int tid) {
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+    for (int round = 0; round < 10000; round++) {
+        FILE *stat = fopen(path, "r");
+        CHECK(stat && fgets(line, sizeof line, stat));
+        fclose(stat);
+        char *state = strrchr(line, ')');
+        if (state && state[2] == 'S') return;
+        usleep(1000);
+    }
+    CHECK(!"the thread sleeps");
+}
+
+// What runtimes do with epolls, against a server that gives back what it gets.
+static int watches(int port) {
+    char byte;
+    // One epoll by two descriptors, as tokio has it: asked by one, and waited in by the other.
+    int epoll = epoll_create1(EPOLL_CLOEXEC), copy = fcntl(epoll, F_DUPFD_CLOEXEC, 0);
+    int fd = connects(port);
+    watch(copy, EPOLL_CTL_ADD, fd, EPOLLIN);
+    await_carried_ends(fd, 2);
+    write_all(fd, "1", 1);
+    told(epoll, EPOLLIN, fd);
+    read_all(fd, &byte, 1);
+    CHECK(close(copy) == 0);
+    write_all(fd, "2", 1);
+    told(epoll, EPOLLIN, fd);
+    read_all(fd, &byte, 1);
+    CHECK(close(fd) == 0);
+    // A socket that was watched before it was connected, as Netty has it.
+    fd = socket(AF_INET, SOCK_STREAM, 0);
+    watch(epoll, EPOLL_CTL_ADD, fd, 0);
+    struct sockaddr_in at = address(port);
+    CHECK(connect(fd, (void *)&at, sizeof at) == 0);
+    await_carried_ends(fd, 4);
+    watch(epoll, EPOLL_CTL_MOD, fd, EPOLLIN);
+    write_all(fd, "3", 1);
+    told(epoll, EPOLLIN, fd);
+    read_all(fd, &byte, 1);
+    CHECK(epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL) == 0);
+    CHECK(close(fd) == 0);
+    // One that waits for edges hears of the next one also if another thread reads.
+    fd = connects(port);
+    await_carried_ends(fd, 6);
+    CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+    struct waiter waiter = {epoll, fd};
+    pthread_t thread;
+    watch(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+    CHECK(pthread_create(&thread, NULL, waits_for_edges, &waiter) == 0);
+    CHECK(write(fd, "4", 1) == 1);
+    while (waiter.told == 0) usleep(1000);
+    await_sleep(waiter.tid);
+    CHECK(read(fd, &byte, 1) == 1 && byte == '4');
+    CHECK(read(fd, &byte, 1) == -1 && errno == EAGAIN);
+    CHECK(write(fd, "5", 1) == 1);
+    CHECK(pthread_join(thread, NULL) == 0);
+    // Times that have more microseconds than a second.
+    struct timeval time = {0, 1000001};
+    CHECK(select(0, NULL, NULL, NULL, &time) == 0);
+    return close(fd);
+}
+
+static void ends(int signal) { _exit(signal == SIGSEGV ? 0 : 1); }
+
+// Ends in the handler of a signal that comes in the middle of a call.
+static int crashes(int port) {
+    int fd = connects(port);
+    await_carried(fd);
+    signal(SIGSEGV, ends);
+    void *nowhere = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    write_all(fd, "?", 1);
+    wait_in_poll(fd, POLLIN);
+    read(fd, nowhere, 1);
+    return 1;
+}
+
+// Reads a hundred bytes in one call.
+static int reads_all(int port) {
+    char buf[100];
+    int fd = connects(port);
+    CHECK(recv(fd, buf, sizeof buf, MSG_WAITALL) == sizeof buf);
+    for (int i = 0; i < 100; i++) CHECK(buf[i] == i);
+    return close(fd);
+}
+
 static int bereaved(int port) {
     char byte;
     int fd = connects(port), epoll = epoll_create1(0);
@@ -513,6 +633,9 @@ int main(int argc, char **argv) {
     int port = atoi(argv[2]);
     if (!strcmp(argv[1], "serve")) return serves(argv[3], port, atoi(argv[4]));
     if (!strcmp(argv[1], "behave")) return behaves(port);
+    if (!strcmp(argv[1], "watch")) return watches(port);
+    if (!strcmp(argv[1], "crash")) return crashes(port);
+    if (!strcmp(argv[1], "read-all")) return reads_all(port);
     if (!strcmp(argv[1], "bereaved")) return bereaved(port);
     if (!strcmp(argv[1], "blurt")) return blurts(port, argv[3]);
     if (!strcmp(argv[1], "intrude")) return intrudes(argv[2], argv[3]);

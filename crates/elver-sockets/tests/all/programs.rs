@@ -72,6 +72,46 @@ fn a_carried_socket_is_a_socket() {
 }
 
 #[test]
+fn an_epoll_is_one() {
+    let (host, port) = (Host::new(17), port());
+    let (program, at) = (program(), number(port.into()));
+    let server = host.serve(&[&program, "serve", &at, "threads", "3"], port);
+    host.run(&[&program, "watch", &at]);
+    server.ends();
+    assert_eq!(host.lines(" ended: "), 6, "{}", host.log());
+}
+
+/// A handler may end the process whatever it interrupted.
+#[test]
+fn who_ends_in_the_handler_of_a_signal_ends() {
+    let (host, port) = (Host::new(19), port());
+    let (program, at) = (program(), number(port.into()));
+    let server = host.serve(&[&program, "serve", &at, "threads", "1"], port);
+    host.run(&[&program, "crash", &at]);
+    server.kill();
+}
+
+/// A read that waits for all, of which a part came before the connection stays with TCP.
+#[test]
+fn a_read_that_waits_for_all_has_all() {
+    use std::io::Write;
+
+    let host = Host::new(18);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = number(listener.local_addr().unwrap().port().into());
+    let program = program();
+    let mut client = host.command(&[&program, "read-all", &at]).spawn().unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    let bytes: Vec<u8> = (0..100).collect();
+    peer.write_all(&bytes[..10]).unwrap();
+    elver_testkit::wait_for("TCP to stay", || (host.lines("by TCP, since") > 0).then_some(()));
+    peer.write_all(&bytes[10..]).unwrap();
+    drop(peer);
+    let ended = client.wait().unwrap();
+    assert!(ended.success(), "{}", host.log());
+}
+
+#[test]
 fn a_peer_that_is_killed_is_heard_of() {
     use std::io::{BufRead, BufReader};
 
