@@ -63,7 +63,7 @@ const PAIRS: [Row; 28] = [
     row("ib_write_bw", "XRC", "-n 200 -c XRC", &[""]),
 ];
 
-/// A program whose two ends meet by rdma_cm.
+/// A program whose two ends meet by rdma_cm, or by TCP at a port that its client knows.
 struct Managed {
     transport: &'static str,
     server: &'static str,
@@ -100,7 +100,7 @@ const fn mapped(server: &'static str, client: &'static str, quick: bool) -> Mana
 /// `udpong` serves the first address that has its name, IPv6's if there is one, unless it is told which. Its whole run
 /// sends more than its server takes, and `rpoll` of librdmacm 44 hangs where an answer is late once and lost later (mended
 /// by rdma-core's a1747742e): so many datagrams as there are receives are not lost.
-const MANAGED: [Managed; 14] = [
+const MANAGED: [Managed; 18] = [
     managed("RC", "rping -s -a 127.0.0.1 -C 5", "rping -c -a 127.0.0.1 -C 5"),
     managed("RC", "ucmatose", "ucmatose -s 127.0.0.1"),
     managed("UD", "udaddy", "udaddy -s 127.0.0.1"),
@@ -120,7 +120,28 @@ const MANAGED: [Managed; 14] = [
     serving("RC", "cmtime -b 127.0.0.1 -c 50", "cmtime -s 127.0.0.1 -c 50"),
     // Without rdma_cm it knows peers by LIDs alone, which RoCE has not.
     serving("RC", "qperf", QPERF),
+    // It takes atomics of devices alone that say so.
+    managed(
+        "RC",
+        "ucx_perftest -p 13441",
+        "ucx_perftest 127.0.0.1 -p 13441 -d elver0:1 -x rc_verbs -t fadd -n 1000",
+    ),
+    managed(
+        "RC",
+        "ucx_perftest -p 13442",
+        "ucx_perftest 127.0.0.1 -p 13442 -d elver0:1 -x rc_verbs -t put_lat -n 1000",
+    ),
+    managed(
+        "RC",
+        "ucx_perftest -p 13443",
+        "ucx_perftest 127.0.0.1 -p 13443 -d elver0:1 -x rc_verbs -t am_lat -n 1000",
+    ),
+    managed("RC, UD", UCX_SERVER, UCX_CLIENT),
 ];
+/// RC, connected by UD; see docs/preload.md for the second variable.
+const UCX_SERVER: &str =
+    "env UCX_TLS=rc_verbs,ud_verbs:aux UCX_UD_VERBS_ETH_DGID_CHECK=n ucx_perftest -p 13444";
+const UCX_CLIENT: &str = "env UCX_TLS=rc_verbs,ud_verbs:aux UCX_UD_VERBS_ETH_DGID_CHECK=n ucx_perftest 127.0.0.1 -p 13444 -t tag_lat -n 1000";
 /// `ver_` compares what atomics come to.
 const QPERF: &str = "qperf 127.0.0.1 -t 1 -cm 1 rc_bi_bw rc_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_bw \
     rc_rdma_write_lat rc_rdma_write_poll_lat ver_rc_compare_swap ver_rc_fetch_add";
