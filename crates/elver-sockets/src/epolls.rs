@@ -154,6 +154,20 @@ impl Epoll {
         self.early.remove(&fd)
     }
 
+    /// The kernel has told of something: what it tells of once only is told of here no more either, also when a stream has
+    /// taken the connection over. Of several by one name it is not known which it was.
+    pub(crate) fn told_by_kernel(&mut self, events: &[epoll_event]) {
+        for event in events {
+            let is_named = |entry: &&mut Entry| entry.data == event.u64;
+            let mut named = self.entries.iter_mut().filter(is_named);
+            if let (Some(entry), None) = (named.next(), named.next())
+                && entry.events & EPOLLONESHOT as u32 != 0
+            {
+                (entry.reads, entry.writes) = (false, false);
+            }
+        }
+    }
+
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
     }

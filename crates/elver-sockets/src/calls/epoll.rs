@@ -36,7 +36,11 @@ impl Wanted for InEpoll<'_> {
             let told = unsafe {
                 real::epoll_pwait(self.epoll, rest.as_mut_ptr(), rest.len() as c_int, 0, now)
             };
-            self.told += kept(&mut rest[..told.max(0) as usize]);
+            let told = kept(&mut rest[..told.max(0) as usize]);
+            if let Some(epoll) = world.epolls.get_mut(&self.number) {
+                epoll.told_by_kernel(&rest[..told]);
+            }
+            self.told += told;
         }
         self.told > 0
     }
@@ -172,6 +176,17 @@ unsafe fn waits(
     Ok(wanted.told as c_int)
 }
 
+/// The kernel has told of something in an epoll that got its first connection of ours meanwhile, or has none.
+fn told_once(epoll: c_int, events: &[epoll_event]) {
+    if let Some(number) = fds::watching(epoll) {
+        errno::beside(|| {
+            if let Some(epoll) = world::lock().epolls.get_mut(&number) {
+                epoll.told_by_kernel(events);
+            }
+        });
+    }
+}
+
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn epoll_pwait(
     epoll: c_int,
@@ -188,8 +203,10 @@ pub(crate) unsafe extern "C" fn epoll_pwait(
             return told;
         }
         // SAFETY: the kernel has put so many there.
-        let rest = kept(unsafe { std::slice::from_raw_parts_mut(events, told as usize) });
+        let events = unsafe { std::slice::from_raw_parts_mut(events, told as usize) };
+        let rest = kept(events);
         if rest > 0 {
+            told_once(epoll, &events[..rest]);
             return rest as c_int;
         }
     }

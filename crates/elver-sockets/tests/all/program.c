@@ -475,6 +475,16 @@ static int watches(int port) {
     CHECK(read(fd, &byte, 1) == -1 && errno == EAGAIN);
     CHECK(write(fd, "5", 1) == 1);
     CHECK(pthread_join(thread, NULL) == 0);
+    // What the kernel told of once is not told of again by a stream that takes over.
+    CHECK(close(fd) == 0);
+    fd = connects(port);
+    watch(epoll, EPOLL_CTL_ADD, fd, EPOLLOUT | EPOLLONESHOT);
+    told(epoll, EPOLLOUT, fd);
+    await_carried_ends(fd, 8);
+    struct epoll_event event;
+    CHECK(epoll_wait(epoll, &event, 1, 0) == 0);
+    watch(epoll, EPOLL_CTL_MOD, fd, EPOLLOUT | EPOLLONESHOT);
+    told(epoll, EPOLLOUT, fd);
     // Times that have more microseconds than a second.
     struct timeval time = {0, 1000001};
     CHECK(select(0, NULL, NULL, NULL, &time) == 0);

@@ -75,10 +75,10 @@ fn a_carried_socket_is_a_socket() {
 fn an_epoll_is_one() {
     let (host, port) = (Host::new(17), port());
     let (program, at) = (program(), number(port.into()));
-    let server = host.serve(&[&program, "serve", &at, "threads", "3"], port);
+    let server = host.serve(&[&program, "serve", &at, "threads", "4"], port);
     host.run(&[&program, "watch", &at]);
     server.ends();
-    assert_eq!(host.lines(" ended: "), 6, "{}", host.log());
+    assert_eq!(host.lines(" ended: "), 8, "{}", host.log());
 }
 
 /// A handler may end the process whatever it interrupted.
