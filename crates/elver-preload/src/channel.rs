@@ -94,10 +94,14 @@ pub(crate) unsafe fn get(
     minus_one(|| {
         // SAFETY: the caller's word.
         let owned = unsafe { given(channel.cast::<Owned>())? };
-        take(owned.fd.as_raw_fd(), true)?;
-        let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let found: *mut Cq =
-            ptr::with_exposed_provenance_mut(events.pop_front().ok_or(libc::EAGAIN)?);
+        let (_events, found) = loop {
+            take(owned.fd.as_raw_fd(), true)?;
+            let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
+            // What it was rung for may have gone with its CQ meanwhile.
+            if let Some(found) = events.pop_front() {
+                break (events, ptr::with_exposed_provenance_mut::<Cq>(found));
+            }
+        };
         // SAFETY: the CQ's events go before it does; the rest is the caller's word.
         unsafe {
             (*found.cast::<OwnedCq>()).taken.fetch_add(1, Ordering::Relaxed);

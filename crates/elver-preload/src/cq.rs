@@ -107,10 +107,13 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
         let cq = unsafe { given(cq)? };
         let handle = Handle(cq.handle);
         let mut state = Engine::of(cq)?.lock();
-        if state.timed.get_mut(&handle).is_some_and(|timed| !timed.resize(entries as usize)) {
+        if state.timed.get(&handle).is_some_and(|timed| !timed.fits(entries as usize)) {
             return Err(libc::EINVAL);
         }
         state.device.resize_cq(handle, entries).map_err(of_verbs)?;
+        if let Some(timed) = state.timed.get_mut(&handle) {
+            timed.resize(entries as usize);
+        }
         cq.cqe = cqe;
         Ok(())
     })

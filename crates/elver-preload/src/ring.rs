@@ -1,9 +1,14 @@
 //! Descriptors that are readable as often as somebody rang.
 
 use std::ffi::c_int;
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+/// Where a descriptor stands, for who has no places.
+const HERE: u64 = u64::MAX;
 
 /// A descriptor that is readable as often as it was rung.
 pub(crate) fn event_fd() -> Result<OwnedFd, c_int> {
@@ -21,7 +26,15 @@ pub(crate) fn ring(fd: &OwnedFd) {
 pub(crate) fn take(fd: RawFd, waits: bool) -> Result<(), c_int> {
     // SAFETY: who asks holds its owner.
     let fd: BorrowedFd<'_> = unsafe { BorrowedFd::borrow_raw(fd) };
+    let mut count = [0; 8];
     if !waits {
+        // In one call: another thread may take the ring that a look has seen.
+        let bufs = &mut [IoSliceMut::new(&mut count)];
+        match preadv2(fd, bufs, HERE, ReadWriteFlags::NOWAIT) {
+            // Before Linux 5.8.
+            Err(Errno::OPNOTSUPP) => {}
+            taken => return taken.map(drop).map_err(|error| error.raw_os_error()),
+        }
         let mut ready =
             [rustix::event::PollFd::from_borrowed_fd(fd.as_fd(), rustix::event::PollFlags::IN)];
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -29,6 +42,5 @@ pub(crate) fn take(fd: RawFd, waits: bool) -> Result<(), c_int> {
             return Err(libc::EAGAIN);
         }
     }
-    let mut count = [0; 8];
     rustix::io::read(fd, &mut count).map(drop).map_err(|error| error.raw_os_error())
 }

@@ -56,12 +56,13 @@ impl Timed {
         self.waiting.retain(|(wc, _)| wc.qp_num != qp_num);
     }
 
-    /// Changes how many it holds; says whether those fit that wait.
-    pub(crate) fn resize(&mut self, capacity: usize) -> bool {
-        let fits = self.waiting.len() <= capacity;
-        if fits {
-            self.capacity = capacity;
-        }
-        fits
+    /// Whether those that wait fit where so many do.
+    pub(crate) fn fits(&self, capacity: usize) -> bool {
+        self.waiting.len() <= capacity
+    }
+
+    /// Changes how many it holds.
+    pub(crate) fn resize(&mut self, capacity: usize) {
+        self.capacity = capacity;
     }
 }

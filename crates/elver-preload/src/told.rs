@@ -99,9 +99,14 @@ pub(crate) unsafe fn get(context: *mut Context, to: *mut AsyncEvent) -> c_int {
     minus_one(|| {
         // SAFETY: the caller's word.
         let owned = unsafe { owned(given(context)?) };
-        take(owned.fd.as_raw_fd(), true)?;
-        let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let event = events.pop_front().ok_or(libc::EAGAIN)?;
+        let (_events, event) = loop {
+            take(owned.fd.as_raw_fd(), true)?;
+            let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
+            // What it was rung for may have gone with its object meanwhile.
+            if let Some(event) = events.pop_front() {
+                break (events, event);
+            }
+        };
         // SAFETY: the caller's word; the object's events go before it does.
         unsafe {
             take_async(event.event_type, event.element);

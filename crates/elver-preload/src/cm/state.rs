@@ -438,6 +438,8 @@ impl Cm {
                 self.tell_of(id, Kind::Rejected, i32::from(reason), |resp| {
                     conn(resp, |param| put(param, &private));
                 });
+                // Taken back by who asked: what the program has not been told of counts no more.
+                self.forget_request(now, id);
             }
             Event::Unreachable(connection) | Event::Expired(connection) => {
                 self.tell_of(connection, Kind::Unreachable, -libc::ETIMEDOUT, |_| ());

@@ -579,6 +579,9 @@ static void stamps(void)
 	struct ibv_cq *whole = cq;
 	struct ibv_cq_ex *ex;
 	MADE(ex, ibv_create_cq_ex(ctx, &init));
+	// Refused, it is what it was.
+	CODE(ibv_resize_cq(ibv_cq_ex_to_cq(ex), 0), EINVAL);
+	CODE(ibv_resize_cq(ibv_cq_ex_to_cq(ex), INT_MAX), EINVAL);
 	cq = ibv_cq_ex_to_cq(ex);
 	struct ibv_values_ex before = { IBV_VALUES_MASK_RAW_CLOCK }, after = before;
 	CODE(ibv_query_rt_values_ex(ctx, &before), 0);
