@@ -8,7 +8,7 @@
 //! | [`orchestrator`] | `elver faas serve`, which starts functions |
 //! | [`pair`] | two ends, each a thread with a core, on two addresses or in two namespaces |
 //! | [`node`](mod@node), [`node_pair`] | an embedded node, and such at the two ends of a pair |
-//! | [`hosts`] | hosts by the hundred on one thread, which answer real packets |
+//! | [`hosts`] | hosts by the hundred on one thread, which answer real packets; these three are the feature `nodes` |
 //! | [`tcp`], [`ways`] | what is connected: TCP, and VQPs by each way |
 //! | [`sample`], [`meet`], [`seat`], [`pattern`] | latencies; a common start; cores; bytes that say where they belong |
 //!
