@@ -202,7 +202,8 @@ impl Server {
         said
     }
 
-    fn wait(mut self) {
+    /// Waits until it has ended, well or not.
+    pub fn wait(mut self) {
         self.0.wait().unwrap();
     }
 }

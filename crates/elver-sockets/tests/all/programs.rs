@@ -81,14 +81,14 @@ fn an_epoll_is_one() {
     assert_eq!(host.lines(" ended: "), 8, "{}", host.log());
 }
 
-/// A handler may end the process whatever it interrupted.
+/// A handler may end the process whatever it interrupted, and the peer hears of it: a byte that was not read resets.
 #[test]
 fn who_ends_in_the_handler_of_a_signal_ends() {
     let (host, port) = (Host::new(19), port());
     let (program, at) = (program(), number(port.into()));
     let server = host.serve(&[&program, "serve", &at, "threads", "1"], port);
     host.run(&[&program, "crash", &at]);
-    server.kill();
+    server.wait();
 }
 
 /// A read that waits for all, of which a part came before the connection stays with TCP.
