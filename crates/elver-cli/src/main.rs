@@ -7,6 +7,7 @@ mod devinfo;
 #[cfg(feature = "faas")]
 mod faas;
 mod install;
+mod keeper;
 mod man;
 mod run;
 mod status;
@@ -29,6 +30,8 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1).peekable();
     let done = if arguments.peek().is_some_and(|name| name == WORKER) {
         worker::run(&Worker::parse_from(arguments).task)
+    } else if let Some(command) = arguments.peek().and_then(|name| keeper::command(name)) {
+        command().map_err(Failure::from)
     } else if let Some(command) = arguments.peek().and_then(|name| left_out(name)) {
         Err(Failure::unusable(format!(
             "this elver was built without `{command}`; one with all commands is built by: cargo build --release"

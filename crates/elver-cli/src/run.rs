@@ -14,7 +14,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use elver_console::Failure;
+use elver_farewell::KEEPER;
 use elver_node::config::SOCKET_VARIABLE;
+
+use crate::keeper;
 
 /// The libraries, below a directory of programs and below the one above it.
 const LIBRARY: &str = "lib/elver/libibverbs.so.1";
@@ -130,6 +133,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         command.env("ELVER_ADDRESS", address.to_string());
     }
     ask(&mut command, args)?;
+    // A program runs without one too; then its peers on other hosts are not told that it was killed.
+    if !args.streams
+        && std::env::var_os(KEEPER).is_none()
+        && let Ok(name) = keeper::start()
+    {
+        command.env(KEEPER, name);
+    }
     Err(anyhow::Error::new(command.exec())
         .context(format!("cannot run {}", program.display()))
         .into())

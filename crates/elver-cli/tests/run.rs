@@ -91,6 +91,44 @@ fn programs_that_no_library_reaches_are_refused_with_the_reason() {
     );
 }
 
+/// Names of the abstract namespace that have this in them.
+fn names(part: &str) -> usize {
+    let all = std::fs::read_to_string("/proc/net/unix").unwrap();
+    all.lines().filter(|line| line.contains(part)).count()
+}
+
+/// Who speaks for a program that is killed is there as long as it is, and is no child of its.
+#[test]
+fn a_program_has_a_keeper() {
+    use std::io::{BufRead, BufReader};
+
+    let words = "echo $ELVER_KEEPER; cat /proc/$$/task/$$/children; echo; exec cat";
+    let mut program = Command::new(env!("CARGO_BIN_EXE_elver"))
+        .args(["run", "--library", library(), "--", "sh", "-c", words])
+        .env_remove("ELVER_KEEPER")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(program.stdout.take().unwrap()).lines();
+    let name = said.next().unwrap().unwrap();
+    assert!(name.starts_with("elver-keeper/"), "{name}");
+    // Only `cat` itself, which the shell has started to say so.
+    let children = said.next().unwrap().unwrap();
+    assert_eq!(children.split_whitespace().count(), 1, "{children}");
+    assert_eq!(names(&name), 1);
+    program.kill().unwrap();
+    program.wait().unwrap();
+    elver_testkit::wait_for("the keeper to end", || (names(&name) == 0).then_some(()));
+    // One keeper is enough for programs that start each other.
+    let output = Command::new(env!("CARGO_BIN_EXE_elver"))
+        .args(["run", "--library", library(), "--", "sh", "-c", "echo $ELVER_KEEPER"])
+        .env("ELVER_KEEPER", "somebody's")
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "somebody's\n");
+}
+
 #[test]
 fn where_there_is_no_library_the_way_to_one_is_named() {
     refused(&["--library", "/nowhere/libibverbs.so.1", "--", "true"], "no library /nowhere");

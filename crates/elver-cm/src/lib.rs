@@ -18,6 +18,7 @@ mod config;
 mod connection;
 mod event;
 mod manager;
+mod parting;
 mod receive;
 mod timer;
 

@@ -32,6 +32,8 @@ pub struct Manager {
     pub(crate) lately: VecDeque<(u64, Time)>,
     pub(crate) timers: BTreeSet<(Time, u32)>,
     out: VecDeque<(IpAddr, [u8; MAD_LEN])>,
+    /// Connections that are where they were not when the consumer last asked.
+    changed: BTreeSet<u32>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) counters: Counters,
 }
@@ -48,6 +50,7 @@ impl Manager {
             lately: VecDeque::new(),
             timers: BTreeSet::new(),
             out: VecDeque::new(),
+            changed: BTreeSet::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -56,6 +59,11 @@ impl Manager {
     /// The next message to send, and where its receiver is.
     pub fn poll_transmit(&mut self) -> Option<(IpAddr, [u8; MAD_LEN])> {
         self.out.pop_front()
+    }
+
+    /// The next connection of which [`Manager::parting`] may tell another thing than before.
+    pub fn poll_changed(&mut self) -> Option<Id> {
+        self.changed.pop_first().map(Id)
     }
 
     /// The next event.
@@ -112,6 +120,7 @@ impl Manager {
             detached: false,
         };
         self.connections.insert(id, connection);
+        self.changed.insert(id);
         Ok(id)
     }
 
@@ -163,6 +172,7 @@ impl Manager {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let before = connection.state;
         connection.state = state;
+        self.changed.insert(id);
         if matches!(before, State::Requested | State::SidrRequested)
             && let Some(service) = connection.listener
             && let Some(listener) = self.listeners.get_mut(&service)

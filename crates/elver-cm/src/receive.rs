@@ -236,7 +236,6 @@ impl Manager {
             State::ReqSent => {
                 connection.remote = Some(rep.local);
                 connection.peer_qpn = rep.qpn;
-                connection.state = State::Answered;
                 let answer = Answer {
                     qpn: rep.qpn,
                     starting_psn: rep.starting_psn,
@@ -247,6 +246,7 @@ impl Manager {
                     flow_control: rep.flow_control,
                     private: rep.private.into(),
                 };
+                self.enter(id, State::Answered);
                 // Its consumer decides in no time that would have to be bounded here: the peer does.
                 self.wake_at(id, None);
                 self.report(id, Event::Answered(Id(id), answer));

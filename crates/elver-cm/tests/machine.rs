@@ -433,6 +433,63 @@ fn strangers_end_nothing() {
     assert_eq!(world.event(1), Event::Disconnected(theirs), "the connection was still there");
 }
 
+/// What is kept of a connection for who speaks for a process that is killed ends it at the peer, whatever state it is in.
+#[test]
+fn what_parts_ends_the_connection_at_the_peer() {
+    /// What is kept of a connection by now.
+    fn kept(manager: &mut Manager, of: Id) -> (IpAddr, [u8; MAD_LEN]) {
+        let changed: Vec<Id> = std::iter::from_fn(|| manager.poll_changed()).collect();
+        assert!(changed.contains(&of), "who keeps it is told");
+        manager.parting(of).expect("there is something to end")
+    }
+    let rejected = |event, of| matches!(event, Event::Rejected { id, .. } if id == of);
+
+    // Asked for, and not answered.
+    let mut world = World::new(1, NONE);
+    world.server().listen(SERVICE, 1).unwrap();
+    let ours = world.client().connect(Time::ZERO, &offer(&[])).unwrap();
+    let Event::Request(theirs, _) = world.event(1) else { panic!("a request comes") };
+    let (to, bytes) = kept(world.client(), ours);
+    assert_eq!(to, SERVER);
+    // The same of the one that was asked, which the client hears first.
+    let (to, back) = kept(world.server(), theirs);
+    assert_eq!(to, CLIENT);
+    let now = world.now;
+    world.client().receive(now, SERVER, &back);
+    assert!(rejected(world.event(0), ours));
+    world.server().receive(now, CLIENT, &bytes);
+    assert!(rejected(world.event(1), theirs));
+
+    // Answered, and not known to be ready.
+    let ours = world.client().connect(now, &offer(&[])).unwrap();
+    let Event::Request(theirs, _) = world.event(1) else { panic!("a request comes") };
+    let now = world.now;
+    world.server().accept(now, theirs, &answer(&[])).unwrap();
+    assert!(matches!(world.event(0), Event::Answered(..)));
+    let ((_, bytes), (_, back)) = (kept(world.client(), ours), kept(world.server(), theirs));
+    world.client().receive(now, SERVER, &back);
+    assert!(rejected(world.event(0), ours));
+    world.server().receive(now, CLIENT, &bytes);
+    assert!(rejected(world.event(1), theirs));
+
+    // Connected, from either side, and while the other end of it goes.
+    for end in [0, 1] {
+        let mut world = World::new(end as u64, NONE);
+        world.server().listen(SERVICE, 1).unwrap();
+        let (ours, theirs) = world.connected();
+        let (id, other, from) = [(ours, theirs, CLIENT), (theirs, ours, SERVER)][end];
+        let (_, bytes) = kept(&mut world.ends[end], id);
+        let now = world.now;
+        world.ends[1 - end].receive(now, from, &bytes);
+        assert_eq!(world.ends[1 - end].poll_event(), Some(Event::Disconnected(other)));
+        // What has ended needs no word more.
+        world.ends[end].disconnect(now, id).unwrap();
+        assert_eq!(world.event(end), Event::Disconnected(id));
+        let changed = std::iter::from_fn(|| world.ends[end].poll_changed()).any(|it| it == id);
+        assert!(changed && world.ends[end].parting(id).is_none());
+    }
+}
+
 /// A REP from elsewhere answers nothing, and one that names nothing is refused.
 #[test]
 fn strangers_answer_nothing() {

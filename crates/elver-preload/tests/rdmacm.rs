@@ -6,12 +6,16 @@ mod common;
 mod namespaces;
 
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
 use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{command, library, succeeded};
+use elver_farewell::{KEEPER, Keeper};
 use namespaces::Namespaces;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// A program under the library, as `elver run` starts it: librdmacm's own look-ups go through it too.
 fn program(before: &[&str], words: &[&str]) -> Command {
@@ -120,14 +124,14 @@ fn processes_of_two_namespaces_connect() {
 }
 
 /// A program that is killed says no more; rdma_cm tells the other end of it all the same, as a kernel does, though
-/// nothing is under way between them that would be missed. `before` stands before both.
-fn killed(before: &[&str], port: u16) {
+/// nothing is under way between them that would be missed.
+fn killed(at_server: &[&str], at_client: &[&str], address: &str, port: u16) {
     let port = port.to_string();
     for kills_server in [false, true] {
-        let mut server = program(before, &["rping", "-s", "-p", &port]).spawn().unwrap();
+        let mut server = program(at_server, &["rping", "-s", "-p", &port]).spawn().unwrap();
         await_listener(&mut server, TCP, port.parse().unwrap());
-        let words = ["rping", "-c", "-v", "-a", "127.0.0.1", "-p", &port];
-        let mut client = program(before, &words).spawn().unwrap();
+        let words = ["rping", "-c", "-v", "-a", address, "-p", &port];
+        let mut client = program(at_client, &words).spawn().unwrap();
         // It goes on until nobody reads what it says.
         let mut said = BufReader::new(client.stdout.take().unwrap());
         let mut line = String::new();
@@ -147,8 +151,34 @@ fn killed(before: &[&str], port: u16) {
 #[test]
 fn who_is_connected_to_a_killed_process_is_told() {
     let first = 29_500 + (std::process::id() % 500) as u16 * 2;
-    killed(&[], first);
-    killed(&["env", "ELVER_DIRECT=off"], first + 1);
+    killed(&[], &[], "127.0.0.1", first);
+    let packets = ["env", "ELVER_DIRECT=off"];
+    killed(&packets, &packets, "127.0.0.1", first + 1);
+}
+
+/// The name of a keeper in a network namespace, as `elver run` starts one; it is there as long as this test's process.
+fn keeper(namespaces: &Namespaces, end: usize) -> String {
+    let namespace = std::fs::File::open(namespaces.path(end)).unwrap();
+    let until = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        let (name, listener) = Keeper::listen().unwrap();
+        tell.send(name).unwrap();
+        Keeper::new(listener, until).unwrap().run().unwrap();
+    });
+    told.recv().unwrap()
+}
+
+#[test]
+fn who_is_connected_to_a_process_of_another_host_is_told_that_it_was_killed() {
+    let namespaces = Namespaces::new("farewell", 8);
+    let ends = [0, 1].map(|end| {
+        let named = format!("{KEEPER}={}", keeper(&namespaces, end));
+        [&namespaces.at(end)[..], &[named]].concat()
+    });
+    let [at_a, at_b] = [0, 1].map(|end| ends[end].iter().map(String::as_str).collect::<Vec<_>>());
+    killed(&at_a, &at_b, &namespaces.address(0), 7_100);
 }
 
 /// Runs udpong, over datagram rsockets. Its server never ends by itself.

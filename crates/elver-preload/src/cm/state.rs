@@ -4,9 +4,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use elver_cm::{Answer, Config, Event, Id, Manager, Request};
+use elver_farewell::{Farewells, KEEPER};
 use elver_random::Rng;
 use elver_soft::SoftDevice;
 use elver_verbs::{Cq, Device as _, Gid, Time};
@@ -18,6 +19,7 @@ use crate::cm::carrier::Carrier;
 use crate::cm::ends::Ends;
 use crate::cm::ports::Claim;
 use crate::device::node_guid;
+use crate::fork::close_in_child;
 use crate::ring::{ring, take};
 
 /// `IBV_QPT_UD`.
@@ -147,6 +149,8 @@ pub(crate) struct Cm {
     carrier: Carrier,
     ends: Ends,
     pub(crate) manager: Manager,
+    /// Who speaks for this process when it is killed.
+    keeper: Option<Farewells>,
     channels: HashMap<RawFd, Channel>,
     ids: HashMap<u32, CmId>,
     by_connection: HashMap<Id, u32>,
@@ -178,6 +182,7 @@ impl Cm {
             carrier,
             ends,
             manager,
+            keeper: keeper(device.address()),
             channels: HashMap::new(),
             ids: HashMap::new(),
             by_connection: HashMap::new(),
@@ -236,6 +241,13 @@ impl Cm {
         }
         while let Some((peer, bytes)) = self.manager.poll_transmit() {
             self.carrier.send(device, peer, &bytes);
+        }
+        while let Some(id) = self.manager.poll_changed() {
+            let Some(keeper) = &mut self.keeper else { continue };
+            match self.manager.parting(id) {
+                Some((peer, mad)) => keeper.keep(id.0, peer, &mad),
+                None => keeper.forget(id.0),
+            }
         }
     }
 
@@ -593,6 +605,15 @@ impl Cm {
     }
 }
 
+/// Has the keeper that `elver run` started watch over this process. Where there is none, peers on other hosts notice its end
+/// by their QPs' retries.
+fn keeper(own: IpAddr) -> Option<Farewells> {
+    let name = std::env::var(KEEPER).ok()?;
+    let keeper = Farewells::new(&name, own).ok()?;
+    keeper.fds().iter().for_each(|fd| close_in_child(fd.as_raw_fd()));
+    Some(keeper)
+}
+
 /// The service of a port.
 pub(crate) fn service_of(port_space: u16, at: SocketAddr) -> u64 {
     service_id(port_space, at.port())
@@ -626,7 +647,6 @@ fn put(param: &mut ConnParam, private: &[u8]) {
 
 /// Takes back what was rung for events that are gone.
 fn unring(channel: &Channel, count: usize) {
-    use std::os::fd::AsRawFd as _;
     for _ in 0..count {
         let _ = take(channel.fd.as_raw_fd(), false);
     }

@@ -37,6 +37,12 @@ impl Namespaces {
         format!("10.77.{}.{}", self.network, end + 1)
     }
 
+    /// The file that is an end's namespace.
+    #[allow(dead_code, reason = "not every test program enters one")]
+    pub fn path(&self, end: usize) -> String {
+        format!("/run/netns/{}", self.names[end])
+    }
+
     /// The words that run a program at an end.
     pub fn at(&self, end: usize) -> [String; 6] {
         let address = format!("ELVER_ADDRESS={}", self.address(end));
