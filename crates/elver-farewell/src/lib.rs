@@ -22,3 +22,7 @@ pub use record::RECORDS_MAX;
 
 /// The variable of the environment by which processes know their keeper's name.
 pub const KEEPER: &str = "ELVER_KEEPER";
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
