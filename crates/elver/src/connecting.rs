@@ -33,10 +33,7 @@ impl Connecting {
         inner.tell_done();
         inner.direct.forget(vqp);
         let is_own_node = gid == inner.link.welcome.gid;
-        if let Some(entry) = inner.vqps.get_mut(&vqp) {
-            entry.begin_connect(is_own_node);
-        }
-        let request = inner.ask(&command, Some(vqp))?;
+        let request = inner.ask_connect(vqp, is_own_node, &command)?;
         drop(inner);
         Ok(Connecting { session: session.clone(), request })
     }

@@ -3,8 +3,9 @@
 
 mod post;
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell, RefMut};
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::rc::{Rc, Weak};
 use std::task;
 
@@ -24,8 +25,55 @@ use crate::{Error, fork};
 /// and of what it made, and the node then takes everything back.
 #[derive(Clone)]
 pub struct Session {
-    pub(crate) inner: Rc<RefCell<Inner>>,
+    pub(crate) inner: Rc<Shared>,
     pub(crate) socket: Rc<Socket>,
+}
+
+/// What a session's handles share.
+pub(crate) struct Shared(RefCell<Inner>);
+
+/// It, in use. Handles that are kept no more go when it is not: they need it.
+pub(crate) struct InUse<'a> {
+    // Behind it, as fields go in their order.
+    inner: RefMut<'a, Inner>,
+    released: Vec<Rc<Handle>>,
+}
+
+impl Shared {
+    #[inline]
+    pub(crate) fn borrow(&self) -> Ref<'_, Inner> {
+        self.0.borrow()
+    }
+
+    #[inline]
+    pub(crate) fn borrow_mut(&self) -> InUse<'_> {
+        InUse { inner: self.0.borrow_mut(), released: Vec::new() }
+    }
+}
+
+impl Deref for InUse<'_> {
+    type Target = Inner;
+
+    #[inline]
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for InUse<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.inner
+    }
+}
+
+impl Drop for InUse<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.inner.released.is_empty() {
+            self.released = std::mem::take(&mut self.inner.released);
+        }
+    }
 }
 
 /// A VQP as its user holds it: destroyed when it is dropped.
@@ -72,6 +120,8 @@ struct Awaited {
     request: u32,
     /// The VQP that the answer connects.
     connects: Option<u32>,
+    /// What that VQP was before, if it was connected: a connect that the node refuses to begin leaves it as it was.
+    before: Option<Before>,
     /// What the VQP is made with that the answer names, where its connect is under way.
     creates: Option<VqpOptions>,
     outcome: Option<Outcome>,
@@ -81,9 +131,25 @@ struct Awaited {
     abandoned: bool,
 }
 
+/// A VQP that is being connected anew, as it was.
+struct Before {
+    state: QpState,
+    failure: Option<(RefusalCode, String)>,
+    failure_told: bool,
+    way: Way,
+}
+
 impl Awaited {
     fn new(request: u32, connects: Option<u32>) -> Awaited {
-        Awaited { request, connects, creates: None, outcome: None, told: false, abandoned: false }
+        Awaited {
+            request,
+            connects,
+            before: None,
+            creates: None,
+            outcome: None,
+            told: false,
+            abandoned: false,
+        }
     }
 }
 
@@ -169,7 +235,7 @@ const ROOM: usize = 4;
 impl Session {
     pub(crate) fn of(link: Link) -> Session {
         let socket = link.socket.clone();
-        Session { inner: Rc::new(RefCell::new(Inner::new(link))), socket }
+        Session { inner: Rc::new(Shared(RefCell::new(Inner::new(link)))), socket }
     }
 }
 
@@ -225,7 +291,10 @@ impl Inner {
                     }
                 }
                 // Until the node has answered, it tells of what the VQP was connected to before.
-                Reply::VqpFailed { vqp, .. } if connects(&self.awaited, vqp) => {}
+                Reply::VqpFailed { vqp, cause } if connects(&self.awaited, vqp) => {
+                    let failure = (cause.code, cause.text.to_string());
+                    failed_before(&mut self.awaited, vqp, failure);
+                }
                 Reply::VqpFailed { vqp, cause } => {
                     if let Some(entry) = self.vqps.get_mut(&vqp) {
                         entry.state = QpState::Err;
@@ -339,6 +408,21 @@ impl Inner {
             self.forget(request);
         }
         told.map(|()| request)
+    }
+
+    /// Asks for a VQP to be connected; returns the request.
+    pub(crate) fn ask_connect(
+        &mut self,
+        vqp: u32,
+        is_own_node: bool,
+        command: &Command<'_>,
+    ) -> Result<u32, Error> {
+        let request = self.ask(command, Some(vqp))?;
+        let before = self.vqps.get_mut(&vqp).map(|entry| entry.begin_connect(is_own_node));
+        if let Some(awaited) = self.awaited.iter_mut().find(|awaited| awaited.request == request) {
+            awaited.before = before;
+        }
+        Ok(request)
     }
 
     /// The greeting asked for a VQP and its connect, whose ends will be asked for.
@@ -508,11 +592,32 @@ impl Entry {
         self.way = if is_own_node { Way::Unknown } else { Way::Node };
     }
 
-    /// A connect has begun: nothing is outstanding any more.
-    pub(crate) fn begin_connect(&mut self, is_own_node: bool) {
+    /// A connect is asked for: until the node has answered nothing can be posted.
+    fn begin_connect(&mut self, is_own_node: bool) -> Before {
+        let before = Before {
+            state: std::mem::replace(&mut self.state, QpState::Init),
+            failure: self.failure.take(),
+            failure_told: self.failure_told,
+            way: self.way,
+        };
         self.goes_to(is_own_node);
-        self.state = QpState::Init;
-        self.failure = None;
+        before
+    }
+
+    /// How the connect ended.
+    fn end_connect(&mut self, outcome: &Outcome, before: Option<Before>) {
+        match (outcome, before) {
+            // It was not begun: WRs are outstanding.
+            (Outcome::Refused { code: RefusalCode::State, .. }, Some(before)) => {
+                let Before { state, failure, failure_told, way } = before;
+                (self.state, self.failure, self.failure_told, self.way) =
+                    (state, failure, failure_told, way);
+                return;
+            }
+            (Outcome::Connected(_), _) => self.state = QpState::Rts,
+            _ => self.state = QpState::Reset,
+        }
+        // What was outstanding was so over the connection that there was.
         self.sends.clear();
     }
 
@@ -630,6 +735,17 @@ fn connects(awaited: &[Awaited], vqp: u32) -> bool {
     awaited.iter().any(|awaited| awaited.connects == Some(vqp) && awaited.outcome.is_none())
 }
 
+/// A VQP failed before the node took up that it be connected anew: the failure stands if it does not.
+#[cold]
+fn failed_before(awaited: &mut [Awaited], vqp: u32, failure: (RefusalCode, String)) {
+    let asked = awaited.iter_mut().filter(|awaited| awaited.connects == Some(vqp));
+    for before in asked.filter_map(|awaited| awaited.before.as_mut()) {
+        before.state = QpState::Err;
+        before.failure = Some(failure.clone());
+        before.failure_told = false;
+    }
+}
+
 fn answered(
     awaited: &mut Vec<Awaited>,
     vqps: &mut FxHashMap<u32, Entry>,
@@ -655,6 +771,10 @@ fn answered(
             Outcome::Refused { code: refusal.code, text: refusal.text.to_string() }
         }
     };
+    let before = awaited[at].before.take();
+    if let Some(entry) = connects.and_then(|vqp| vqps.get_mut(&vqp)) {
+        entry.end_connect(&outcome, before);
+    }
     if awaited[at].abandoned {
         awaited.swap_remove(at);
     } else {
@@ -666,13 +786,6 @@ fn answered(
         let connect = awaited.iter_mut().find(|awaited| awaited.request == First::CONNECT);
         if let Some(connect) = connect {
             connect.connects = Some(vqp);
-        }
-    }
-    if let Some(entry) = connects.and_then(|vqp| vqps.get_mut(&vqp)) {
-        match answer {
-            Answer::Connected(_) => entry.state = QpState::Rts,
-            Answer::Refused(_) => entry.state = QpState::Reset,
-            _ => {}
         }
     }
 }

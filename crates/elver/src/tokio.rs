@@ -19,7 +19,7 @@ use ::tokio::io::Interest;
 use ::tokio::io::unix::AsyncFd;
 use elver_portal::Socket;
 
-use crate::inner::Inner;
+use crate::inner::InUse;
 use crate::{Connecting, Cq, Error, Message, Ready, Session, Via, Vqp, Wc};
 
 /// Looks without letting other tasks run: as a blocking wait's.
@@ -175,7 +175,7 @@ impl AsyncSession {
         Ok(())
     }
 
-    fn inner(&self) -> std::cell::RefMut<'_, Inner> {
+    fn inner(&self) -> InUse<'_> {
         self.session.inner.borrow_mut()
     }
 }

@@ -1,11 +1,10 @@
-use std::cell::RefMut;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use elver_portal::{Command, ConnectOptions, First, Via, VqpInfo, VqpOptions};
 use elver_verbs::{Gid, QpState, RecvWr, SendWr, Wc};
 
-use crate::inner::{Entry, Handle, Inner, Outcome, UNEXPECTED};
+use crate::inner::{Entry, Handle, InUse, Inner, Outcome, UNEXPECTED};
 use crate::link::Wait;
 use crate::{Connecting, Destination, Error, PostFailed, Session};
 
@@ -192,9 +191,7 @@ impl Vqp {
     pub fn qpop_msgs(&self) -> Result<Vec<Message>, Error> {
         let mut inner = self.inner();
         inner.poll()?;
-        let messages = self.pop(&mut inner);
-        release(inner);
-        Ok(messages)
+        Ok(self.pop(&mut inner))
     }
 
     /// As [`Vqp::qpop_msgs`], but waits until there is one, at most so long.
@@ -202,13 +199,10 @@ impl Vqp {
     /// # Errors
     /// As [`Vqp::wait_cq`].
     pub fn wait_msgs(&self, at_most: Option<Duration>) -> Result<Vec<Message>, Error> {
-        let mut inner = self.inner();
-        let messages = inner.wait(Wait::endable(at_most), |inner| {
+        self.inner().wait(Wait::endable(at_most), |inner| {
             let messages = self.pop(inner);
             (!messages.is_empty()).then_some(messages)
-        });
-        release(inner);
-        messages
+        })
     }
 
     /// How the node sees it.
@@ -229,7 +223,7 @@ impl Vqp {
     }
 
     #[inline]
-    fn inner(&self) -> RefMut<'_, Inner> {
+    fn inner(&self) -> InUse<'_> {
         self.0.session.inner.borrow_mut()
     }
 
@@ -268,13 +262,6 @@ impl Inner {
         let entry = Entry::new(handle, QpState::Rts, &VqpOptions::default());
         self.vqps.insert(id, entry);
     }
-}
-
-/// Lets handles go that are kept no more, which needs the session.
-fn release(mut inner: RefMut<'_, Inner>) {
-    let released = std::mem::take(&mut inner.released);
-    drop(inner);
-    drop(released);
 }
 
 /// Why a VQP failed, where no completion tells it.

@@ -1,7 +1,8 @@
 //! Sessions of two nodes: look-ups, messages.
 
 use elver::{
-    ConnectOptions, Error, Gid, RecvWr, RefusalCode, SendOp, VqpOptions, WcOpcode, WcStatus,
+    ConnectOptions, Error, Gid, Payload, RecvWr, RefusalCode, SendOp, SendWr, VqpOptions, WcOpcode,
+    WcStatus,
 };
 
 use crate::common::{ALL, WAIT, cluster, completion, session_at, succeeds, wr};
@@ -117,6 +118,58 @@ fn nothing_stays_of_senders_that_have_gone() {
     let all = SENDERS as u32 + 1;
     assert_eq!((counts(bound.id()), counts(source.id())), ((0, 0, all, all), (1, 1, 0, 0)));
     drop(client);
+}
+
+/// Whichever call hears that a sender is gone lets go of the VQP back to it, which would hold the session otherwise.
+#[test]
+fn a_session_ends_whatever_it_has_heard_of_senders() {
+    let (meta, node) = cluster(151, |_| {});
+    let (client, server) = (session_at(&node), session_at(&meta));
+    let into = server.alloc(64, ALL).unwrap();
+    let bound = server.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    bound.post_recv(&[RecvWr { wr_id: 1, sges: &[into.sge(0, 64)] }]).unwrap();
+    let near = client.alloc(64, ALL).unwrap();
+    let vqp = client.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(meta.gid, port).unwrap();
+    succeeds(&vqp, wr(1, SendOp::Send, &[near.sge(0, 64)]));
+    drop(bound.wait_msgs(WAIT).unwrap());
+    drop((vqp, near, client));
+    let status = || meta.thread.status().unwrap();
+    elver_testkit::wait_for("the VQP back to the sender to go", || {
+        server.poll().unwrap();
+        (status().vqps_total == 1).then_some(())
+    });
+    drop((bound, into, server));
+    elver_testkit::wait_for("the session to go", || status().sessions.is_empty().then_some(()));
+}
+
+/// A connect that cannot begin, since WRs are outstanding, changes nothing.
+#[test]
+fn a_connect_that_is_refused_leaves_the_vqp_as_it_was() {
+    const LEN: u32 = 1 << 20;
+    let (meta, node) = cluster(152, |_| {});
+    let (here, there) = (session_at(&node), session_at(&meta));
+    let (local, remote) =
+        (here.alloc(LEN.into(), ALL).unwrap(), there.alloc(LEN.into(), ALL).unwrap());
+    let vqp = here.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(meta.gid, 0).unwrap();
+    let read = |wr_id| wr(wr_id, SendOp::Read(remote.remote(0)), &[]);
+    for wr_id in 0..8 {
+        let sges = [local.sge(0, LEN)];
+        vqp.post_send(&[SendWr { payload: Payload::Sges(&sges), ..read(wr_id) }]).unwrap();
+    }
+    let refused = vqp.qconnect(meta.gid, 0);
+    let expected = RefusalCode::State;
+    assert!(matches!(refused, Err(Error::Refused { code, .. }) if code == expected), "{refused:?}");
+    for wr_id in 0..8 {
+        let wc = completion(&vqp);
+        assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+    }
+    succeeds(&vqp, wr(9, SendOp::Read(remote.remote(0)), &[local.sge(0, LEN)]));
+    // Nothing is outstanding now.
+    vqp.qconnect(meta.gid, 0).unwrap();
+    succeeds(&vqp, wr(10, SendOp::Read(remote.remote(0)), &[local.sge(0, LEN)]));
 }
 
 /// A VQP that only waits for an answer hears at once that the process it has asked is gone.
