@@ -78,6 +78,56 @@ impl PeerMemory {
     ) -> Result<(), MemoryError> {
         into.copy_from(into_offset, &self.memory, offset, len)
     }
+
+    /// As [`PeerMemory::write_from`], of memory that other threads may write by words meanwhile.
+    ///
+    /// # Errors
+    /// As [`PeerMemory::write_from`].
+    pub fn write_from_words(
+        &self,
+        offset: u64,
+        from: &SoftMemory,
+        from_offset: u64,
+        len: u64,
+    ) -> Result<(), MemoryError> {
+        staged(len, |at, stage| {
+            from.read_words(from_offset.saturating_add(at), stage)?;
+            self.write(offset.saturating_add(at), stage)
+        })
+    }
+
+    /// As [`PeerMemory::read_into`], into memory that other threads may read and write by words meanwhile.
+    ///
+    /// # Errors
+    /// As [`PeerMemory::read_into`].
+    pub fn read_into_words(
+        &self,
+        offset: u64,
+        into: &SoftMemory,
+        into_offset: u64,
+        len: u64,
+    ) -> Result<(), MemoryError> {
+        staged(len, |at, stage| {
+            self.memory.read(offset.saturating_add(at), stage)?;
+            into.write_words(into_offset.saturating_add(at), stage)
+        })
+    }
+}
+
+/// Goes through so many bytes by pieces that fit on the stack; each begins with a word if the first one does.
+fn staged(
+    len: u64,
+    mut each: impl FnMut(u64, &mut [u8]) -> Result<(), MemoryError>,
+) -> Result<(), MemoryError> {
+    const STAGE: u64 = 4096;
+    let mut stage = [0; STAGE as usize];
+    let mut at = 0;
+    while at < len {
+        let piece = (len - at).min(STAGE);
+        each(at, &mut stage[..piece as usize])?;
+        at += piece;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -115,6 +165,27 @@ mod tests {
         assert!(peer.write_from(92, &own, 0, 9).is_err());
         assert!(peer.read_into(92, &own, 0, 9).is_err());
         assert!(peer.read_into(0, &own, 60, 9).is_err());
+    }
+
+    #[test]
+    fn the_same_by_words() {
+        const LEN: usize = 10_000;
+        let file = file(1 << 16, SealFlags::SHRINK);
+        let own = SoftMemory::alloc(1 << 16).unwrap();
+        let peer = PeerMemory::map(&file, 1 << 16, true).unwrap();
+        let bytes: Vec<u8> = (0..LEN).map(|at| (at * 31 >> 3) as u8).collect();
+        let mut back = vec![0; LEN];
+        for (at, there) in [(0, 0), (3, 5), (8, 1), (4_095, 8)] {
+            own.write(at, &bytes).unwrap();
+            peer.write_from_words(there, &own, at, LEN as u64).unwrap();
+            own.write(at, &[0; LEN]).unwrap();
+            peer.read_into_words(there, &own, at, LEN as u64).unwrap();
+            own.read(at, &mut back).unwrap();
+            assert!(back == bytes, "{at}, {there}");
+        }
+        assert!(peer.write_from_words((1 << 16) - 9, &own, 0, 10).is_err());
+        assert!(peer.read_into_words(u64::MAX, &own, 0, 10).is_err());
+        assert!(peer.read_into_words(0, &own, (1 << 16) - 9, 10).is_err());
     }
 
     #[test]

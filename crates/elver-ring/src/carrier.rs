@@ -15,6 +15,11 @@ pub trait Carrier: Clone {
     /// The peer or the node is gone.
     fn post(&self, writes: &[Write]) -> Result<bool, Error>;
 
+    /// Whether this process may touch the slots. A child of `fork` has them with its parent, whose they are.
+    fn is_here(&self) -> bool {
+        true
+    }
+
     /// Takes in what came from below.
     ///
     /// # Errors

@@ -127,6 +127,9 @@ impl<C: Carrier> Receiver<C> {
     /// The next message's place, if one is there.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Piece>, Error> {
+        if !self.carrier.is_here() {
+            return Err(Error::Carrier(elver::Error::Forked));
+        }
         if self.left.is_some() {
             return Ok(self.left);
         }

@@ -104,6 +104,9 @@ impl<C: Carrier> Sender<C> {
     /// Room, if it is there.
     #[inline]
     pub(crate) fn frame(&mut self, len: usize) -> Result<Frame, Error> {
+        if !self.carrier.is_here() {
+            return Err(Error::Carrier(elver::Error::Forked));
+        }
         match self.protocol.reserve(len) {
             // What is known of the head may be old.
             Err(Refused::Full) => {

@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use elver::{
-    Completed, Mr, Payload, RecvWr, SendFlags, SendOp, SendWr, Session, Sge, Vqp, Wc, WcOpcode,
-    WcStatus,
+    Completed, Mr, Origin, Payload, RecvWr, SendFlags, SendOp, SendWr, Session, Sge, Vqp, Wc,
+    WcOpcode, WcStatus,
 };
 
 use crate::Error;
@@ -85,6 +85,7 @@ pub struct Wire(pub(crate) Rc<Shared>);
 
 pub(crate) struct Shared {
     session: Session,
+    origin: Origin,
     vqp: Vqp,
     /// Where wakings come, at a listener's end.
     inbox: Option<Rc<Inbox>>,
@@ -147,6 +148,7 @@ impl Wire {
         let beginning = (ENDS.fetch_add(1, Ordering::Relaxed) % BEGINNINGS) << WRS_BITS;
         Wire(Rc::new(Shared {
             session: vqp.session().clone(),
+            origin: vqp.session().origin(),
             vqp,
             inbox,
             bells,
@@ -228,6 +230,11 @@ impl Carrier for Wire {
     #[inline]
     fn post(&self, writes: &[Write]) -> Result<bool, Error> {
         self.0.post(writes, None)
+    }
+
+    #[inline]
+    fn is_here(&self) -> bool {
+        self.0.origin.is_here()
     }
 
     #[inline]

@@ -17,7 +17,7 @@ use elver_portal::{Answer, ClientGate, Reach, RefusalCode};
 use elver_verbs::{AccessFlags, Payload, RemoteAddr, SendOp, SendWr, Wc, WcOpcode, WcStatus};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::regions::Regions;
+use crate::regions::{Mapped, Regions};
 
 /// Bytes of the longest WR that goes this way: posting it takes as long as copying them, and they keep who takes memory
 /// back waiting.
@@ -268,11 +268,12 @@ impl Region {
         };
         for sge in sges.iter().filter(|sge| sge.length > 0) {
             let len = u64::from(sge.length);
-            let (own, at) = regions.memory(sge)?;
-            let copied = if writes {
-                self.memory.write_from(offset, own, at, len)
-            } else {
-                self.memory.read_into(offset, own, at, len)
+            let (Mapped { memory: own, shared }, at) = regions.memory(sge)?;
+            let copied = match (writes, shared) {
+                (true, false) => self.memory.write_from(offset, own, at, len),
+                (false, false) => self.memory.read_into(offset, own, at, len),
+                (true, true) => self.memory.write_from_words(offset, own, at, len),
+                (false, true) => self.memory.read_into_words(offset, own, at, len),
             };
             copied.ok()?;
             offset += len;

@@ -15,6 +15,19 @@ pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
+/// The process that a session belongs to: a child of `fork` is another. To be asked where memory of the session's is about to
+/// be written, which parent and child have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin(pub(crate) u32);
+
+impl Origin {
+    /// Whether this is that process.
+    #[inline]
+    pub fn is_here(self) -> bool {
+        self.0 == generation()
+    }
+}
+
 /// Begins to watch.
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();

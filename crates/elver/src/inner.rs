@@ -17,6 +17,7 @@ use rustc_hash::FxHashMap;
 
 use crate::arena::{Arena, Piece};
 use crate::direct::{Direct, Way};
+use crate::fork::Origin;
 use crate::link::{Link, Wait};
 use crate::regions::Regions;
 use crate::{Error, fork};
@@ -261,10 +262,14 @@ impl Inner {
         }
     }
 
+    pub(crate) fn origin(&self) -> Origin {
+        Origin(self.generation)
+    }
+
     /// Whether this is still the process that opened the session.
     #[inline]
     pub(crate) fn is_own(&self) -> bool {
-        self.generation == fork::generation()
+        self.origin().is_here()
     }
 
     #[inline]

@@ -105,6 +105,7 @@ pub use elver_verbs::{
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedNode;
 pub use error::{Completed, Error, NotInherited, PostFailed};
+pub use fork::Origin;
 pub use heirs::{Heir, HeirState, Heirs, PrepareOptions, Preparing};
 pub use inner::Session;
 pub use mr::{Mr, SharedMemory};

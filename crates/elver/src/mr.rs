@@ -6,7 +6,7 @@ use elver_verbs::{AccessFlags, Memory, MemoryError, RemoteAddr, Sge};
 
 use crate::arena::Piece;
 use crate::inner::{Outcome, UNEXPECTED};
-use crate::regions::Region;
+use crate::regions::{Mapped, Region};
 use crate::{Error, Session};
 
 const PAGE: u64 = 4096;
@@ -64,7 +64,7 @@ impl Mr {
         let outcome = inner.call(&Command::CarveMr { len, offset, addr, access });
         match outcome {
             Ok(Outcome::Mr { lkey, rkey, .. }) => {
-                inner.regions.add(lkey, region(&memory, len, access), memory.clone());
+                inner.regions.add(lkey, region(&memory, len, access), memory_of(&memory, false));
                 drop(inner);
                 let session = session.clone();
                 let piece = Some(piece);
@@ -102,7 +102,7 @@ impl Mr {
             let start = inner.link.arena().add(piece.offset as usize);
             SoftMemory::from_raw_parts(start, len as usize)
         };
-        inner.regions.add(lkey, region(&memory, len, access), memory.clone());
+        inner.regions.add(lkey, region(&memory, len, access), memory_of(&memory, false));
         drop(inner);
         let (session, piece) = (session.clone(), Some(piece));
         Some(Mr { session, memory, len, lkey, rkey, piece, registered: true, shared: false })
@@ -138,7 +138,7 @@ impl Mr {
                 return Err(error);
             }
         };
-        inner.regions.add(lkey, region(&memory, len, access), memory.clone());
+        inner.regions.add(lkey, region(&memory, len, access), memory_of(&memory, kind.shared));
         drop(inner);
         let session = session.clone();
         let shared = kind.shared;
@@ -155,7 +155,7 @@ impl Mr {
         let mut inner = session.inner.borrow_mut();
         let command = Command::ShareMr { lkey, addr: memory.base_addr(), access };
         let Outcome::Mr { lkey, rkey, .. } = inner.call(&command)? else { return Err(UNEXPECTED) };
-        inner.regions.add(lkey, region(&memory, len, access), memory.clone());
+        inner.regions.add(lkey, region(&memory, len, access), memory_of(&memory, true));
         drop(inner);
         let session = session.clone();
         Ok(Mr { session, memory, len, lkey, rkey, piece: None, registered: true, shared: true })
@@ -185,7 +185,7 @@ impl Mr {
         let Outcome::Mr { lkey, rkey, .. } = outcome else { return Err(UNEXPECTED) };
         // SAFETY: the caller keeps it mapped until the region is deregistered.
         let memory = unsafe { SoftMemory::from_raw_parts(start, bytes) };
-        inner.regions.add(lkey, region(&memory, len, access), memory.clone());
+        inner.regions.add(lkey, region(&memory, len, access), memory_of(&memory, false));
         drop(inner);
         let session = session.clone();
         Ok(Mr { session, memory, len, lkey, rkey, piece: None, registered: true, shared: false })
@@ -329,6 +329,10 @@ impl SharedMemory {
 }
 
 /// What WRs are checked against.
+fn memory_of(memory: &SoftMemory, shared: bool) -> Mapped {
+    Mapped { memory: memory.clone(), shared }
+}
+
 fn region(memory: &SoftMemory, len: u64, access: AccessFlags) -> Region {
     let writable = access.contains(AccessFlags::LOCAL_WRITE);
     Region { addr: memory.base_addr(), len, writable }

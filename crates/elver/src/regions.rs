@@ -9,9 +9,17 @@ use rustc_hash::FxHashMap;
 pub(crate) struct Regions {
     known: FxHashMap<u32, Region>,
     /// Their memory, where this process has it mapped.
-    memory: FxHashMap<u32, SoftMemory>,
+    memory: FxHashMap<u32, Mapped>,
     /// The one that was used last; of no bytes at first.
     last: (u32, Region),
+}
+
+/// A region's memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapped {
+    pub(crate) memory: SoftMemory,
+    /// Other threads may read and write it meanwhile.
+    pub(crate) shared: bool,
 }
 
 /// A region, as long as it is not deregistered.
@@ -29,9 +37,9 @@ impl Regions {
         Regions { known: FxHashMap::default(), memory: FxHashMap::default(), last }
     }
 
-    pub(crate) fn add(&mut self, lkey: u32, region: Region, memory: SoftMemory) {
+    pub(crate) fn add(&mut self, lkey: u32, region: Region, mapped: Mapped) {
         self.known.insert(lkey, region);
-        self.memory.insert(lkey, memory);
+        self.memory.insert(lkey, mapped);
     }
 
     pub(crate) fn remove(&mut self, lkey: u32) {
@@ -55,9 +63,9 @@ impl Regions {
 
     /// The memory that a piece lies in, and where it begins there.
     #[inline]
-    pub(crate) fn memory(&self, sge: &Sge) -> Option<(&SoftMemory, u64)> {
-        let memory = self.memory.get(&sge.lkey)?;
-        Some((memory, sge.addr.wrapping_sub(memory.base_addr())))
+    pub(crate) fn memory(&self, sge: &Sge) -> Option<(&Mapped, u64)> {
+        let mapped = self.memory.get(&sge.lkey)?;
+        Some((mapped, sge.addr.wrapping_sub(mapped.memory.base_addr())))
     }
 
     #[inline(never)]
@@ -95,7 +103,7 @@ mod tests {
     #[test]
     fn a_piece_must_lie_in_its_region_and_be_writable_where_it_is_written() {
         let mut regions = Regions::new();
-        let memory = SoftMemory::alloc(100).unwrap();
+        let memory = Mapped { memory: SoftMemory::alloc(100).unwrap(), shared: false };
         regions.add(7, Region { addr: 1_000, len: 100, writable: false }, memory.clone());
         regions.add(9, Region { addr: u64::MAX - 99, len: 100, writable: true }, memory);
         let mut may =

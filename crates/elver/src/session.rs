@@ -5,6 +5,7 @@ use std::rc::Rc;
 use elver_portal::{Command, First, Limits, VqpOptions, WARM_GIDS_MAX};
 use elver_verbs::{AccessFlags, Gid};
 
+use crate::fork::Origin;
 use crate::inner::{Outcome, UNEXPECTED};
 use crate::link::Link;
 use crate::mr::Kind;
@@ -202,6 +203,11 @@ impl Session {
             }
         }
         Ok((ready, failed))
+    }
+
+    /// The process that it belongs to.
+    pub fn origin(&self) -> Origin {
+        self.inner.borrow().origin()
     }
 
     /// Takes what the node told; whether there was something. Completions are kept for

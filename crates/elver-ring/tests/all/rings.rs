@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::{TestNode, WAIT, both_ways_at, cluster, content, pair};
+use crate::common::{TestNode, WAIT, both_ways_at, cluster, config, content, pair};
 use elver_random::Rng;
 use elver_ring::{Config, Ends, Error, Options};
 
@@ -226,5 +226,42 @@ fn who_sends_hears_that_nobody_reads_any_more() {
                 drop(tell);
             },
         );
+    });
+}
+
+/// A child has its parent's slots in common with it, and writes none of them, nor reads.
+#[test]
+fn a_child_leaves_its_parent_s_ring_as_it_is() {
+    let node = TestNode::start(config(81, 1));
+    let lazy = Config { alpha: 8, beta: 8, ..Config::default() };
+    let options = Options::both(lazy);
+    let listens = |_, mut ends: Ends| {
+        ends.sender.send(b"to the parent", WAIT).unwrap();
+        ends.sender.flush().unwrap();
+        let read = ends.receiver.recv(WAIT).unwrap().unwrap().to_vec();
+        assert_eq!(read, b"the parent's");
+    };
+    pair((&node, &node), options, listens, |_, mut ends| {
+        let (mut go, mut gone) = std::io::pipe().map(|(out, into)| (out, Some(into))).unwrap();
+        // SAFETY: the child allocates nothing, and leaves by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            drop(gone.take());
+            // Until the parent has filled a slot, which is not told of yet.
+            let _ = std::io::Read::read(&mut go, &mut [0]);
+            let forked = |error: Error| matches!(error, Error::Carrier(elver::Error::Forked));
+            let sent = ends.sender.try_send(b"the child's!").err().is_some_and(forked);
+            let read = ends.receiver.try_recv().err().is_some_and(forked);
+            // SAFETY: it ends the child at once.
+            unsafe { libc::_exit(i32::from(!(sent && read))) };
+        }
+        ends.sender.try_send(b"the parent's").unwrap();
+        drop(gone.take());
+        let mut status = 0;
+        // SAFETY: `status` is valid for the call.
+        let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!((ended, status), (child, 0));
+        ends.sender.flush().unwrap();
+        assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"to the parent");
     });
 }

@@ -123,7 +123,7 @@ fn nothing_stays_of_senders_that_have_gone() {
 /// Whichever call hears that a sender is gone lets go of the VQP back to it, which would hold the session otherwise.
 #[test]
 fn a_session_ends_whatever_it_has_heard_of_senders() {
-    let (meta, node) = cluster(151, |_| {});
+    let (meta, node) = cluster(247, |_| {});
     let (client, server) = (session_at(&node), session_at(&meta));
     let into = server.alloc(64, ALL).unwrap();
     let bound = server.create_vqp(VqpOptions::default()).unwrap();
@@ -148,7 +148,7 @@ fn a_session_ends_whatever_it_has_heard_of_senders() {
 #[test]
 fn a_connect_that_is_refused_leaves_the_vqp_as_it_was() {
     const LEN: u32 = 1 << 20;
-    let (meta, node) = cluster(152, |_| {});
+    let (meta, node) = cluster(248, |_| {});
     let (here, there) = (session_at(&node), session_at(&meta));
     let (local, remote) =
         (here.alloc(LEN.into(), ALL).unwrap(), there.alloc(LEN.into(), ALL).unwrap());
