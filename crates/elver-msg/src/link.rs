@@ -39,21 +39,13 @@ impl Link {
 impl Outgoing {
     /// Lets go what waits for its batch to be full.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
-        later(self.0.flush())
+        self.0.flush()
     }
 
     /// The same, unless a batch is on its way: what is there then goes by a later call.
     #[inline]
     pub(crate) fn flush_if_idle(&mut self) -> Result<(), Error> {
-        later(self.0.flush_if_idle())
-    }
-}
-
-/// What ends a wait for room of the session's leaves the frames where they are: they go out later.
-fn later(flushed: Result<(), Error>) -> Result<(), Error> {
-    match flushed {
-        Err(Error::Carrier(elver::Error::Interrupted | elver::Error::Woken)) => Ok(()),
-        flushed => flushed,
+        self.0.flush_if_idle()
     }
 }
 

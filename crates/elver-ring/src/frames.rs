@@ -66,13 +66,17 @@ impl<C: Carrier> FrameSender<C> {
         Ok(true)
     }
 
-    /// Lets go what waits for its batch to be full.
+    /// Lets go what waits for its batch to be full. What ends a wait of the session's ([`elver::Error::Woken`] and
+    /// [`elver::Error::Interrupted`]) leaves frames that found no room below where they are: they go by a later call.
     ///
     /// # Errors
     /// As [`Sender::flush`].
     #[inline]
     pub fn flush(&mut self) -> Result<(), Error> {
-        if std::mem::take(&mut self.unflushed) { self.sender.flush() } else { Ok(()) }
+        if self.unflushed {
+            self.unflushed = is_later(self.sender.flush())?;
+        }
+        Ok(())
     }
 
     /// As [`Sender::flush_if_idle`]: what stays goes by a later call.
@@ -81,7 +85,10 @@ impl<C: Carrier> FrameSender<C> {
     /// As [`Sender::flush`].
     #[inline]
     pub fn flush_if_idle(&mut self) -> Result<(), Error> {
-        if self.unflushed { self.sender.flush_if_idle() } else { Ok(()) }
+        if self.unflushed {
+            is_later(self.sender.flush_if_idle())?;
+        }
+        Ok(())
     }
 }
 
@@ -128,6 +135,14 @@ impl<C: Carrier> FrameReceiver<C> {
     /// What carries the ring.
     pub fn carrier(&self) -> &C {
         self.receiver.carrier()
+    }
+}
+
+/// Whether a wait for room below was ended, of what is no failure.
+fn is_later(flushed: Result<(), Error>) -> Result<bool, Error> {
+    match flushed {
+        Err(Error::Carrier(elver::Error::Interrupted | elver::Error::Woken)) => Ok(true),
+        flushed => flushed.map(|()| false),
     }
 }
 

@@ -133,15 +133,19 @@ impl Inbox {
 
 /// Sends a greeting. Its completion is the first of its VQP.
 pub(crate) fn greet(vqp: &Vqp, greeting: &Greeting) -> Result<(), Error> {
-    let bytes = greeting.encode();
-    let payload = Payload::Inline(&bytes);
-    let (op, flags) = (SendOp::Send, SendFlags::SIGNALED);
-    Ok(vqp.post_send(&[SendWr { wr_id: 0, op, flags, payload, dest: None }])?)
+    send(vqp, greeting, SendFlags::SIGNALED)
 }
 
-/// Says why not; it may be gone.
+/// Says why not; it may be gone. Nobody takes a completion of it, so that there is none: no more refusals go to one peer than
+/// its VQP has room for.
 pub(crate) fn refuse(vqp: &Vqp, reason: Refusal) {
-    let _ = greet(vqp, &Greeting::Refused(reason));
+    let _ = send(vqp, &Greeting::Refused(reason), SendFlags::empty());
+}
+
+fn send(vqp: &Vqp, greeting: &Greeting, flags: SendFlags) -> Result<(), Error> {
+    let bytes = greeting.encode();
+    let (op, payload) = (SendOp::Send, Payload::Inline(&bytes));
+    Ok(vqp.post_send(&[SendWr { wr_id: 0, op, flags, payload, dest: None }])?)
 }
 
 const _: () = assert!(GREETING_BYTES < RECEIVE_BYTES as usize);

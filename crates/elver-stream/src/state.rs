@@ -189,12 +189,16 @@ impl State {
         self.send_all();
         let mut pause = Pause::new(at_most);
         while !self.is_writable() {
-            // The peer may wait for room of which it was not told, and read nothing before.
-            self.receiver.poll().map_err(|error| self.reason(error))?;
+            self.tell_room()?;
             let rested = self.wire().rest(&mut pause);
             rested.map_err(|error| self.reason(error))?;
         }
         Ok(())
+    }
+
+    /// Before a wait for room to write: the peer may wait for room of which it was not told, and read nothing before.
+    pub(crate) fn tell_room(&mut self) -> Result<(), Error> {
+        self.receiver.poll().map_err(|error| self.reason(error))
     }
 
     /// Who waits lets out what was written; whatever is wrong, the wait says it.

@@ -106,7 +106,14 @@ impl AsyncWrite for AsyncStream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let AsyncStream { stream, session, writing, .. } = self.get_mut();
-        writing.until(stream, session, cx, |stream| stream.state().try_write(bufs))
+        writing.until(stream, session, cx, |stream| {
+            let mut state = stream.state();
+            let written = state.try_write(bufs)?;
+            if written.is_none() {
+                state.tell_room()?;
+            }
+            Ok(written)
+        })
     }
 
     fn is_write_vectored(&self) -> bool {

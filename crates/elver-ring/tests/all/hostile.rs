@@ -400,3 +400,35 @@ fn a_peer_may_greet_again_when_its_end_is_gone() {
         },
     );
 }
+
+/// Nobody takes the completion of a refusal, which would keep the listener's session from sleeping.
+#[test]
+fn who_is_refused_lets_the_listener_sleep() {
+    let node = TestNode::start(config(80, 1));
+    let session = session_at(&node);
+    let options = ListenerOptions { application: 1, ..ListenerOptions::default() };
+    let listener = Listener::bind(&session, 0, options).unwrap();
+    let (gid, port) = (session.gid(), listener.port());
+    let (tell, told) = mpsc::channel::<()>();
+    let path = &node.path;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let session = Session::connect(path).unwrap();
+            let options = Options { application: 2, ..Options::default() };
+            let refused = connect(&session, gid, port, options, WAIT).unwrap_err();
+            assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+            // It stays, and its VQP with it.
+            told.recv().unwrap();
+        });
+        while listener.counters().refused == 0 {
+            assert!(listener.try_accept().unwrap().is_none());
+        }
+        let asleep = || {
+            let waited = session.wait_ready(Some(Duration::from_millis(1)));
+            assert!(listener.try_accept().unwrap().is_none());
+            matches!(waited, Err(elver::Error::TimedOut))
+        };
+        assert!((0..1_000).any(|_| asleep()), "there is always something");
+        tell.send(()).unwrap();
+    });
+}

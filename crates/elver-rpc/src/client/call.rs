@@ -23,7 +23,8 @@ impl<Response: Message> Call<Response> {
     /// Waits for the answer.
     ///
     /// # Errors
-    /// The server's status, or why there is none.
+    /// The server's status, or why there is none: [`Code::Cancelled`](crate::Code::Cancelled) also if a signal came
+    /// ([`elver::SessionOptions::end_on_signal`]), which ends this call and no other.
     pub fn wait(self) -> Result<Response, Error> {
         let mut wait = Wait::default();
         loop {
@@ -34,7 +35,7 @@ impl<Response: Message> Call<Response> {
             let mut connection = self.connection.borrow_mut();
             let came = connection.pump();
             if connection.caller.outcome(self.id).is_none() {
-                connection.rest(&mut wait, came, None);
+                connection.rest(&mut wait, came, None)?;
             }
         }
     }

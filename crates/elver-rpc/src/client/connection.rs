@@ -57,7 +57,7 @@ impl Connection {
                 let status = Status::new(Code::DeadlineExceeded, why);
                 return Err(Error::new(status, Executed::No));
             }
-            connection.rest(&mut wait, came, left);
+            connection.rest(&mut wait, came, left)?;
         }
         Ok(connection)
     }
@@ -146,13 +146,21 @@ impl Connection {
     }
 
     /// To be called when a pump did not bring what is waited for.
-    pub(super) fn rest(&mut self, wait: &mut Wait, came: bool, at_most: Option<Duration>) {
+    ///
+    /// # Errors
+    /// A signal ends the wait, which leaves the connection as it is.
+    pub(super) fn rest(
+        &mut self,
+        wait: &mut Wait,
+        came: bool,
+        at_most: Option<Duration>,
+    ) -> Result<(), Error> {
         if self.caller.over().is_some() {
-            return;
+            return Ok(());
         }
         if came {
             wait.pause = None;
-            return;
+            return Ok(());
         }
         let pause = wait.pause.get_or_insert_with(|| {
             let now_us = self.clock.elapsed().as_micros() as u64;
@@ -167,8 +175,13 @@ impl Connection {
             Err(elver_ring::Error::TimedOut) => wait.pause = None,
             // Meant for somebody else's wait on the session.
             Err(elver_ring::Error::Carrier(elver::Error::Woken)) => {}
+            Err(elver_ring::Error::Carrier(elver::Error::Interrupted)) => {
+                let status = Status::new(Code::Cancelled, "a signal has ended the wait");
+                return Err(Error::new(status, Executed::Maybe));
+            }
             Err(error) => self.failed(error),
         }
+        Ok(())
     }
 }
 

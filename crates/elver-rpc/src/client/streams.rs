@@ -53,7 +53,7 @@ impl<Response: Message> Upload<Response> {
                 break;
             }
             let came = connection.pump();
-            connection.rest(&mut wait, came, None);
+            connection.rest(&mut wait, came, None)?;
         }
         self.call.wait()
     }
@@ -69,7 +69,7 @@ impl<Response: Message> Upload<Response> {
                 Some(room @ 1..) => return Ok(room),
                 _ => {
                     let came = connection.pump();
-                    connection.rest(wait, came, None);
+                    connection.rest(wait, came, None)?;
                 }
             }
         }
@@ -105,7 +105,7 @@ impl<Response: Message> Download<Response> {
             match connection.caller.download(self.call.id(), into) {
                 Some(0) => {
                     let came = connection.pump();
-                    connection.rest(&mut wait, came, None);
+                    connection.rest(&mut wait, came, None)?;
                 }
                 Some(len) => return Ok(len),
                 None => return Ok(0),

@@ -464,3 +464,50 @@ fn an_answer_from_another_thread_wakes_the_server() {
     serving.stop();
     answering.join().unwrap();
 }
+
+/// A signal ends the wait for one call, where waits shall end by signals, and the connection stays.
+#[test]
+fn a_signal_ends_one_call_and_no_other() {
+    use elver::{Session, SessionOptions};
+
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the handler does nothing; all zeros are a valid `sigaction`.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+    }
+    let node = TestNode::start(config(82, 1));
+    let server = serve(&node, ServerOptions::default(), |server| {
+        methods(server);
+        let mut kept = Vec::new();
+        server.on_deferred(NEVER, move |_, responder: Responder<u64>| kept.push(responder));
+    });
+    let options =
+        SessionOptions { spin: Duration::ZERO, end_on_signal: true, ..SessionOptions::default() };
+    let session = Session::connect_with(Some(&node.path), options).unwrap();
+    let client = server.client(&session).unwrap();
+    // SAFETY: names this thread, which lives until the other was joined with.
+    let me = unsafe { libc::pthread_self() } as usize;
+    let done = Arc::new(AtomicU64::new(0));
+    let other = client.start(NEVER, &2, None).unwrap();
+    let call = client.start(NEVER, &1, None).unwrap();
+    let ended = std::thread::scope(|scope| {
+        let signals = done.clone();
+        scope.spawn(move || {
+            // One may come while the thread does not sleep yet.
+            while signals.load(Ordering::Relaxed) == 0 {
+                // SAFETY: as above.
+                unsafe { libc::pthread_kill(me as libc::pthread_t, libc::SIGUSR1) };
+                std::thread::yield_now();
+            }
+        });
+        let ended = call.wait();
+        done.store(1, Ordering::Relaxed);
+        ended.unwrap_err()
+    });
+    assert_eq!((ended.code(), ended.executed), (Code::Cancelled, Executed::Maybe), "{ended}");
+    assert!(ended.cause.is_none(), "the connection has not failed");
+    assert!(!other.is_done());
+    assert_eq!(client.call(ADD, &(1, 2), Some(WAIT.unwrap())).unwrap(), 3);
+}
