@@ -23,6 +23,8 @@ const DOUBT: Duration = Duration::from_secs(1);
 const LOOKS_PER_CLOCK: u32 = 64;
 /// The longest sleep.
 const LONGEST: Duration = Duration::from_millis(250);
+/// The longest wait for a connection, by which nothing else is noticed.
+const CONNECT_LOOK: Duration = Duration::from_millis(1);
 
 /// A rank whose memory could not be READ: it may just have died, and its end not be told yet.
 struct Doubt {
@@ -316,6 +318,7 @@ impl Inner {
             moved = true;
             match came {
                 Came::Done(order) => self.engine.read_done(&order),
+                Came::Unable(order) => self.engine.read_cannot_begin(&order),
                 Came::Failed(rank, error) => self.doubt(rank, error),
             }
         }
@@ -346,6 +349,14 @@ impl Inner {
         }
         self.flush(lent);
         let mut slice = at_most.unwrap_or(LONGEST).min(LONGEST);
+        if let Some(connecting) = self.reads.connecting() {
+            return match connecting.wait(Some(slice.min(CONNECT_LOOK))) {
+                Err(error @ (elver::Error::Interrupted | elver::Error::NodeGone)) => {
+                    Err(error.into())
+                }
+                _ => Ok(()),
+            };
+        }
         let mut told = false;
         for link in self.links.iter_mut().flatten() {
             let naps = link.wire().naps();

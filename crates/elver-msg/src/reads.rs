@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use elver::{
-    Completed, Cq, Error, Gid, Payload as WrPayload, RemoteAddr, SendFlags, SendOp, SendWr,
-    Session, Vqp, VqpOptions, Wc,
+    Completed, ConnectOptions, Connecting, Cq, Error, Gid, Payload as WrPayload, RemoteAddr,
+    SendFlags, SendOp, SendWr, Session, Vqp, VqpOptions, Wc,
 };
 
 use crate::Region;
@@ -22,10 +22,14 @@ pub(crate) struct Reads {
     cq: Cq,
     chunk: u64,
     lanes: BTreeMap<u32, Lane>,
+    /// Those for which there is no connection.
+    unable: VecDeque<ReadOrder>,
 }
 
 struct Lane {
     vqp: Vqp,
+    /// Until it is connected.
+    connecting: Option<Connecting>,
     jobs: VecDeque<Job>,
     /// Bytes of the READs under way, which complete in order.
     under_way: VecDeque<u64>,
@@ -42,6 +46,8 @@ struct Job {
 pub(crate) enum Came {
     /// All of a message is here.
     Done(ReadOrder),
+    /// It cannot begin: this node gives no connection, which says nothing of the rank.
+    Unable(ReadOrder),
     /// A rank's memory cannot be READ.
     Failed(u32, Error),
 }
@@ -50,31 +56,71 @@ impl Reads {
     pub(crate) fn new(session: &Session) -> Reads {
         let chunk = session.limits().message_bytes.clamp(1, READ_BYTES_MAX);
         let (session, cq) = (session.clone(), session.create_cq());
-        Reads { session, cq, chunk, lanes: BTreeMap::new() }
+        Reads { session, cq, chunk, lanes: BTreeMap::new(), unable: VecDeque::new() }
     }
 
     /// Begins to READ from a rank at a node.
     pub(crate) fn start(&mut self, order: ReadOrder, gid: Gid, into: Region) -> Result<(), Error> {
         if !self.lanes.contains_key(&order.peer) {
-            let options = VqpOptions { max_send_wr: READS_MAX, ..VqpOptions::default() };
-            let vqp = self.session.create_vqp_on(options, &self.cq)?;
-            vqp.qconnect(gid, 0)?;
-            let (jobs, under_way) = (VecDeque::new(), VecDeque::new());
-            self.lanes.insert(order.peer, Lane { vqp, jobs, under_way });
+            match self.connect(gid) {
+                Ok(lane) => drop(self.lanes.insert(order.peer, lane)),
+                Err(_) => {
+                    self.unable.push_back(order);
+                    return Ok(());
+                }
+            }
         }
         let Some(lane) = self.lanes.get_mut(&order.peer) else { return Ok(()) };
         lane.jobs.push_back(Job { order, into, posted: 0, done: 0 });
         lane.post(self.chunk)
     }
 
+    fn connect(&self, gid: Gid) -> Result<Lane, Error> {
+        let options = VqpOptions { max_send_wr: READS_MAX, ..VqpOptions::default() };
+        let vqp = self.session.create_vqp_on(options, &self.cq)?;
+        let connecting = Some(vqp.qconnect_start(gid, 0, ConnectOptions::default())?);
+        Ok(Lane { vqp, connecting, jobs: VecDeque::new(), under_way: VecDeque::new() })
+    }
+
+    /// A connection that READs wait for.
+    pub(crate) fn connecting(&self) -> Option<&Connecting> {
+        self.lanes.values().find_map(|lane| lane.connecting.as_ref())
+    }
+
     /// Whether any is under way.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.lanes.values().all(|lane| lane.jobs.is_empty())
+        self.unable.is_empty() && self.lanes.values().all(|lane| lane.jobs.is_empty())
+    }
+
+    /// Goes on with those whose connection has come about, and with none of those for which there will be none.
+    fn go_on(&mut self) -> Result<Option<Came>, Error> {
+        let mut refused = None;
+        for (rank, lane) in &mut self.lanes {
+            let connected = lane.connecting.as_ref().map(Connecting::poll);
+            match connected {
+                None | Some(Ok(None)) => {}
+                Some(Ok(Some(_))) => {
+                    lane.connecting = None;
+                    if let Err(error) = lane.post(self.chunk) {
+                        return Ok(Some(Came::Failed(*rank, error)));
+                    }
+                }
+                Some(Err(Error::Refused { .. })) => refused = Some(*rank),
+                Some(Err(error)) => return Err(error),
+            }
+        }
+        if let Some(lane) = refused.and_then(|rank| self.lanes.remove(&rank)) {
+            self.unable.extend(lane.jobs.into_iter().map(|job| job.order));
+        }
+        Ok(self.unable.pop_front().map(Came::Unable))
     }
 
     /// What came of one, if anything did.
     pub(crate) fn poll(&mut self) -> Result<Option<Came>, Error> {
+        if let Some(came) = self.go_on()? {
+            return Ok(Some(came));
+        }
         let mut wcs = [Wc::default()];
         while self.cq.poll(&mut wcs)? > 0 {
             let [wc] = wcs;
@@ -102,13 +148,17 @@ impl Reads {
     /// A rank is lost.
     pub(crate) fn forget(&mut self, rank: u32) {
         self.lanes.remove(&rank);
+        self.unable.retain(|order| order.peer != rank);
     }
 }
 
 impl Lane {
     /// Posts what fits.
     fn post(&mut self, chunk: u64) -> Result<(), Error> {
-        let Lane { vqp, jobs, under_way } = self;
+        let Lane { vqp, connecting, jobs, under_way } = self;
+        if connecting.is_some() {
+            return Ok(());
+        }
         for job in jobs {
             while job.posted < job.order.len && under_way.len() < READS_MAX as usize {
                 let bytes = (job.order.len - job.posted).min(chunk);

@@ -90,9 +90,11 @@ impl Rendezvous {
     /// [`Error::Ring`] if the node is gone.
     pub fn poll(&mut self) -> Result<bool, Error> {
         while let Some(ends) = self.listener.try_accept()? {
-            if self.asked.len() < self.ranks.len() + STRANGERS_MAX {
-                self.asked.push((ends, Instant::now()));
+            if self.asked.len() >= self.ranks.len() + STRANGERS_MAX {
+                // Who comes now may be a rank, which speaks at once.
+                self.asked.remove(0);
             }
+            self.asked.push((ends, Instant::now()));
         }
         let mut at = 0;
         while let Some((ends, since)) = self.asked.get_mut(at) {
@@ -105,7 +107,7 @@ impl Rendezvous {
                 Ok(heard) => heard,
                 Err(_) => None,
             };
-            let (ends, _) = self.asked.swap_remove(at);
+            let (ends, _) = self.asked.remove(at);
             if let Some(bytes) = heard {
                 self.came(ends, &bytes);
             }

@@ -296,6 +296,14 @@ impl<M: Memory> Engine<M> {
         self.requests.end(order.request, Ok(()));
     }
 
+    /// A READ that cannot begin here: its message comes in pieces.
+    pub fn read_cannot_begin(&mut self, order: &ReadOrder) {
+        let Some(request) = self.requests.get_mut(order.request) else { return };
+        let Phase::Reading(id) = request.phase else { return };
+        request.phase = Phase::Arriving(id, 0);
+        self.peers[order.peer as usize].asks_for_pieces(id, order.request);
+    }
+
     /// A rank is not there any more, and all requests that need it fail; those that wait for any rank too, if
     /// `fails_any`.
     pub fn lose(&mut self, rank: u32, fails_any: bool) {

@@ -89,6 +89,37 @@ fn strangers_are_refused_at_the_rendezvous() {
     assert_eq!((came, refused), (false, 5));
 }
 
+/// Who connects and says nothing takes nobody's place, however many they are.
+#[test]
+fn silent_strangers_keep_nobody_out() {
+    let node = TestNode::start(config(83, 1));
+    let (came, _) = at_rendezvous(&node, 2, |launched| {
+        let session = session_at(&node);
+        let elver_msg::Address { gid, port } = launched.rendezvous;
+        let options = elver_ring::Options {
+            application: u64::from_le_bytes(*b"meet msg"),
+            ..elver_ring::Options::default()
+        };
+        let silent: Vec<_> = (0..40)
+            .map(|_| elver_ring::connect(&session, gid, port, options, WAIT).unwrap())
+            .collect();
+        std::thread::scope(|scope| {
+            for rank in 0..2 {
+                let node = &node;
+                scope.spawn(move || {
+                    let session = session_at(node);
+                    let launched = Launched { rank, ..launched };
+                    let group = Group::meet(&session, &launched, Options::default()).unwrap();
+                    group.barrier().unwrap();
+                    group.finish().unwrap();
+                });
+            }
+        });
+        drop(silent);
+    });
+    assert!(came);
+}
+
 #[test]
 fn who_does_not_come_is_named() {
     let node = TestNode::start(config(52, 1));

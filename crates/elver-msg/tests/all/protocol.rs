@@ -216,7 +216,7 @@ impl Net {
         assert!(bytes <= u64::from(RANKS * LIMITS.unexpected_bytes));
     }
 
-    /// Begins READs, and does the oldest one.
+    /// Begins READs, and does the oldest one, or has it come in pieces.
     fn do_reads(&mut self) {
         for rank in 0..RANKS {
             while let Some(order) = self.engines[rank as usize].next_read() {
@@ -227,6 +227,10 @@ impl Net {
         let from = self.registered[&order.remote.addr].borrow().clone();
         assert_eq!(from.len() as u64, order.len);
         let engine = &mut self.engines[rank as usize];
+        if order.remote.addr % 4 == 3 {
+            engine.read_cannot_begin(&order);
+            return;
+        }
         if let Some(memory) = engine.memory(order.request) {
             memory.bytes.borrow_mut().clone_from(&from);
         }

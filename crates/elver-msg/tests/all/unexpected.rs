@@ -57,6 +57,32 @@ fn a_flood_is_held_back_and_nobody_else() {
     });
 }
 
+/// What was received makes room for the message that is waited for, however little it is beside what is held.
+#[test]
+fn what_is_waited_for_has_room_behind_what_is_held() {
+    let node = TestNode::start(config(32, 1));
+    // By their number, and by their bytes: with 10 held, and 6 received, there are 16; with 3 of 1,000 bytes held, and one
+    // received, there is no room for a fifth.
+    for (held, received, len) in [(10, 6, 8), (3, 1, 1_000)] {
+        together(&[&node], 2, small(), |group| {
+            if group.rank() == 0 {
+                for tag in std::iter::repeat_n(2, received).chain([3]) {
+                    assert_eq!(group.recv_vec(1, tag).unwrap().1, content(tag.into(), len));
+                }
+                for _ in 0..held {
+                    assert_eq!(group.recv_vec(1, 1).unwrap().1, content(1, len));
+                }
+            } else {
+                let tags = std::iter::repeat_n(1, held).chain(std::iter::repeat_n(2, received));
+                for tag in tags.chain([3]) {
+                    group.send(0, tag, &content(tag.into(), len)).unwrap();
+                }
+            }
+            group.finish().unwrap();
+        });
+    }
+}
+
 /// Without receiving anything a rank is told of no more than it may hold; requests of the sender's wait.
 #[test]
 fn credit_comes_back_when_messages_are_received() {

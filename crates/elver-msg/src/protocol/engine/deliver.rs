@@ -1,7 +1,6 @@
 //! A message has met its receive.
 
 use super::super::frame::Offer;
-use super::super::kind::Kind;
 use super::super::matching::What;
 use super::super::memory::{Held, Lent, Memory};
 use super::super::request_id::RequestId;
@@ -62,8 +61,7 @@ impl<M: Memory> Engine<M> {
             }
             None => {
                 receive.phase = Phase::Arriving(id, 0);
-                peer.arriving.insert(id, request);
-                peer.answers.push_back((Kind::Clear, id));
+                peer.asks_for_pieces(id, request);
             }
         }
     }

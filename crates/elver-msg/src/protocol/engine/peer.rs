@@ -126,14 +126,18 @@ impl Peer {
         self.freed.1 -= u64::from(header.freed_bytes);
     }
 
-    /// Whether it should be told though nothing else is to be said: half of what it may have is back.
+    /// Whether it should be told though nothing else is to be said: half of what it may have is back, or without what is
+    /// back it may have no room for the next, which may be what is waited for here.
     #[inline]
     pub(super) fn credit_is_due(&self) -> bool {
         let Limits { unexpected_messages, unexpected_bytes, .. } = self.gives;
         let (messages, bytes) = self.freed;
+        let room = u64::from(unexpected_bytes);
         messages > 0
             && (messages >= unexpected_messages.div_ceil(2)
-                || bytes >= u64::from(unexpected_bytes).div_ceil(2))
+                || bytes >= room.div_ceil(2)
+                || messages + self.held.0 >= unexpected_messages
+                || bytes + self.held.1 + self.eager_bytes > room)
     }
 
     /// A number for an offer, which no open one has.
@@ -145,6 +149,13 @@ impl Peer {
         self.next_offer = id.wrapping_add(1);
         self.offers.insert(id, request);
         id
+    }
+
+    /// A message that it has offered comes in pieces.
+    pub(super) fn asks_for_pieces(&mut self, id: u32, receive: RequestId) {
+        self.reading.remove(&id);
+        self.arriving.insert(id, receive);
+        self.answers.push_back((Kind::Clear, id));
     }
 
     pub(super) fn was_read(&mut self, id: u32) {
