@@ -173,7 +173,7 @@ mod tests {
         let file = file(1 << 16, SealFlags::SHRINK);
         let own = SoftMemory::alloc(1 << 16).unwrap();
         let peer = PeerMemory::map(&file, 1 << 16, true).unwrap();
-        let bytes: Vec<u8> = (0..LEN).map(|at| (at * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..LEN).map(|at| ((at * 31) >> 3) as u8).collect();
         let mut back = vec![0; LEN];
         for (at, there) in [(0, 0), (3, 5), (8, 1), (4_095, 8)] {
             own.write(at, &bytes).unwrap();
