@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use elver_cm::{Answer, Config, Event, Id, Manager, Offer, reason, sidr};
+use elver_cm::{Answer, Config, Event, Id, Manager, Offer, Service, reason, sidr};
 use elver_random::Rng;
 use elver_verbs::Time;
 use elver_wire::Psn;
@@ -84,7 +84,7 @@ impl World {
         let [mut ours, mut theirs] = [1, 2].map(|seed: u64| Manager::new(config, Rng::new(seed)));
         for manager in [&mut ours, &mut theirs] {
             for service in [SERVICE, UD_SERVICE] {
-                manager.listen(service, BACKLOG).expect("nobody listens yet");
+                manager.listen(Service::everywhere(service), BACKLOG).expect("nobody listens yet");
             }
         }
         let (to_us, to_them, ids) = (Vec::new(), Vec::new(), [Vec::new(), Vec::new()]);
@@ -192,7 +192,13 @@ impl World {
         for (manager, ids) in [&mut self.ours, &mut self.theirs].into_iter().zip(&mut self.ids) {
             while let Some(event) = manager.poll_event() {
                 match event {
-                    Event::Request(id, _) | Event::ServiceRequest { id, .. } => ids.push(id),
+                    Event::Request(id, _) | Event::ServiceRequest { id, .. } => {
+                        // The other half waits for its answer in the backlog.
+                        if id.0 & 1 == 0 {
+                            manager.taken(id);
+                        }
+                        ids.push(id);
+                    }
                     Event::Released(id) => {
                         ids.retain(|known| *known != id);
                         manager.let_go(self.now, id);

@@ -8,7 +8,7 @@ use elver_wire::PKEY_DEFAULT;
 use elver_wire::cm::{Message, Rejected, Rep, Req, SidrRep};
 
 use crate::connection::{State, nanoseconds};
-use crate::event::{Answer, Event, Id, Offer, Refused};
+use crate::event::{Answer, Event, Id, Offer, Refused, Service};
 use crate::manager::{Listener, Manager};
 use crate::{reason, sidr};
 
@@ -19,34 +19,38 @@ const HOP_LIMIT: u8 = 64;
 const LATELY: usize = 64;
 
 impl Manager {
-    /// Listens for a service; at most `backlog` requests wait for the consumer.
+    /// Listens for a service; at most `backlog` requests wait for the consumer to take them.
     ///
     /// # Errors
     /// [`Refused::Taken`] if somebody does already.
-    pub fn listen(&mut self, service_id: u64, backlog: u32) -> Result<(), Refused> {
-        if self.listeners.contains_key(&service_id) {
-            return Err(Refused::Taken(service_id));
+    pub fn listen(&mut self, at: Service, backlog: u32) -> Result<(), Refused> {
+        if self.listeners.contains_key(&at) {
+            return Err(Refused::Taken(at.id));
         }
-        self.listeners.insert(service_id, Listener { backlog, waiting: 0 });
+        self.listeners.insert(at, Listener { backlog, waiting: 0 });
         Ok(())
     }
 
-    /// Listens no more; requests that wait are refused, and those that come soon after go unanswered.
-    pub fn unlisten(&mut self, now: Time, service_id: u64) {
-        let waits = |state| matches!(state, State::Requested | State::SidrRequested);
+    /// Listens no more; requests that nobody took are refused, and those that come soon after go unanswered.
+    pub fn unlisten(&mut self, now: Time, at: Service) {
         let waiting: Vec<u32> = self
             .connections
             .iter()
-            .filter(|(_, one)| one.listener == Some(service_id) && waits(one.state))
+            .filter(|(_, one)| one.waits && one.listener == Some(at))
             .map(|(id, _)| *id)
             .collect();
         for id in waiting {
             self.let_go(now, Id(id));
         }
-        if self.listeners.remove(&service_id).is_some() {
+        if self.listeners.remove(&at).is_some() {
             self.lately.truncate(LATELY - 1);
-            self.lately.push_front((service_id, now.saturating_add_ns(self.config.lately_ns)));
+            self.lately.push_front((at, now.saturating_add_ns(self.config.lately_ns)));
         }
+    }
+
+    /// The consumer has taken a request: it outlives its listener, whose backlog has room for another.
+    pub fn taken(&mut self, id: Id) {
+        self.leave_backlog(id.0);
     }
 
     /// Asks for a connection.
@@ -308,7 +312,7 @@ impl Manager {
             return Err(Refused::State(id));
         }
         let request = connection.remote.unwrap_or_default();
-        let service_id = connection.listener.unwrap_or_default();
+        let service_id = connection.listener.map_or(0, |at| at.id);
         let reply = SidrRep { request, status, qpn, service_id, qkey, info: &[], private };
         self.tell(id.0, Message::SidrRep(reply))?;
         self.enter(id.0, State::SidrReplied);

@@ -4,6 +4,8 @@ use core::net::IpAddr;
 use elver_verbs::Time;
 use elver_wire::cm::{MAD_LEN, Mad, Message};
 
+use crate::event::Service;
+
 /// Where a connection is (IBTA vol. 1, 12.9.5 and 12.9.6; for SIDR, 12.10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -37,8 +39,10 @@ pub(crate) struct Connection {
     pub(crate) peer: IpAddr,
     /// The peer's number; none until it told.
     pub(crate) remote: Option<u32>,
-    /// The service that the peer asked for.
-    pub(crate) listener: Option<u64>,
+    /// Whose listener the peer asked.
+    pub(crate) listener: Option<Service>,
+    /// It has a place in that one's backlog.
+    pub(crate) waits: bool,
     /// Its place among those that the peer began.
     pub(crate) begun: Option<(IpAddr, u32, bool)>,
     pub(crate) own_qpn: u32,

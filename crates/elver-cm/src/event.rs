@@ -8,6 +8,22 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub u32);
 
+/// What somebody listens for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Service {
+    /// Its number.
+    pub id: u64,
+    /// The address that peers are to name; none if it may be any, or none at all.
+    pub address: Option<IpAddr>,
+}
+
+impl Service {
+    /// A service at all addresses.
+    pub const fn everywhere(id: u64) -> Service {
+        Service { id, address: None }
+    }
+}
+
 /// What a connection is asked for with.
 #[derive(Clone, Debug)]
 pub struct Offer {
@@ -73,8 +89,8 @@ pub struct Answer {
 pub struct Request {
     /// Where it came from.
     pub peer: IpAddr,
-    /// Which service it is for.
-    pub service_id: u64,
+    /// Which listener's it is.
+    pub service: Service,
     /// The peer's QP.
     pub qpn: u32,
     /// 0 for RC, 1 for UC.
@@ -139,8 +155,8 @@ pub enum Event {
         id: Id,
         /// Where it came from.
         peer: IpAddr,
-        /// Which service.
-        service_id: u64,
+        /// Which listener's it is.
+        service: Service,
         /// All 216 bytes of private data.
         private: Vec<u8>,
     },

@@ -6,7 +6,7 @@
 //!
 //! Peers are not trusted. A connection's number is drawn, all of its 32 bits, and a message that names it
 //! counts only from the address that the connection is with. What strangers can make it hold is bounded:
-//! requests that wait for an answer by each listener's backlog, and all of it by
+//! requests that the consumer has not taken by each listener's backlog, and all of it by
 //! [`Config::max_connections`]. No answer is longer than what it answers.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -23,7 +23,7 @@ mod receive;
 mod timer;
 
 pub use config::{Config, Counters};
-pub use event::{Answer, Event, Id, Offer, Refused, Request};
+pub use event::{Answer, Event, Id, Offer, Refused, Request, Service};
 pub use manager::Manager;
 
 /// Why a REJ refuses (IBTA vol. 1, table 107), as far as it is said here.

@@ -8,12 +8,12 @@ use elver_wire::cm::{CmError, MAD_LEN, Mad, Message};
 
 use crate::config::{Config, Counters};
 use crate::connection::{Connection, State};
-use crate::event::{Event, Id, Refused};
+use crate::event::{Event, Id, Refused, Service};
 
 /// Who listens for a service.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// Requests that may wait for the consumer.
+    /// Requests that may wait for the consumer to take them.
     pub(crate) backlog: u32,
     /// Those that do.
     pub(crate) waiting: u32,
@@ -27,9 +27,9 @@ pub struct Manager {
     pub(crate) connections: BTreeMap<u32, Connection>,
     /// Those that peers began: by the peer's address, its number, and whether that is a SIDR question's.
     pub(crate) by_peer: BTreeMap<(IpAddr, u32, bool), u32>,
-    pub(crate) listeners: BTreeMap<u64, Listener>,
+    pub(crate) listeners: BTreeMap<Service, Listener>,
     /// Services that somebody listened for lately, and until when that is so.
-    pub(crate) lately: VecDeque<(u64, Time)>,
+    pub(crate) lately: VecDeque<(Service, Time)>,
     pub(crate) timers: BTreeSet<(Time, u32)>,
     out: VecDeque<(IpAddr, [u8; MAD_LEN])>,
     /// Connections that are where they were not when the consumer last asked.
@@ -109,6 +109,7 @@ impl Manager {
             peer,
             remote: None,
             listener: None,
+            waits: false,
             begun: None,
             own_qpn: 0,
             peer_qpn: 0,
@@ -170,12 +171,18 @@ impl Manager {
     /// Moves a connection, which leaves its listener's backlog if it waited there.
     pub(crate) fn enter(&mut self, id: u32, state: State) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let before = connection.state;
         connection.state = state;
         self.changed.insert(id);
-        if matches!(before, State::Requested | State::SidrRequested)
-            && let Some(service) = connection.listener
-            && let Some(listener) = self.listeners.get_mut(&service)
+        self.leave_backlog(id);
+    }
+
+    /// Gives back a request's place. Who listens no more lets go of all that have one, so that none counts for who
+    /// listens after him.
+    pub(crate) fn leave_backlog(&mut self, id: u32) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if core::mem::take(&mut connection.waits)
+            && let Some(at) = connection.listener
+            && let Some(listener) = self.listeners.get_mut(&at)
         {
             listener.waiting -= 1;
         }

@@ -3,10 +3,10 @@
 use core::net::IpAddr;
 
 use elver_verbs::Time;
-use elver_wire::cm::{Mad, Message, Rejected, Rep, Req, SidrRep};
+use elver_wire::cm::{IpHeader, Mad, Message, Rejected, Rep, Req, SidrRep};
 
 use crate::connection::{State, nanoseconds};
-use crate::event::{Answer, Event, Id, Request};
+use crate::event::{Answer, Event, Id, Request, Service};
 use crate::manager::Manager;
 use crate::{reason, sidr};
 
@@ -19,6 +19,25 @@ const PATIENCE_MAX: u8 = 22;
 struct Asked {
     peer: IpAddr,
     transaction: u64,
+}
+
+/// What a peer asks for: a service, at the address that its rdma_cm names (IBTA vol. 1, annex A11).
+struct Wanted {
+    service_id: u64,
+    address: Option<IpAddr>,
+}
+
+impl Wanted {
+    fn new(service_id: u64, private: &[u8]) -> Wanted {
+        Wanted { service_id, address: IpHeader::parse(private).ok().map(|header| header.dst) }
+    }
+
+    /// Who may hear it, who listens at that address alone before who does at all.
+    fn whose(&self) -> impl Iterator<Item = Service> {
+        let id = self.service_id;
+        let here = self.address.map(|address| Service { id, address: Some(address) });
+        here.into_iter().chain([Service::everywhere(id)])
+    }
 }
 
 impl Manager {
@@ -56,9 +75,11 @@ impl Manager {
         let _ = self.say(asked.peer, asked.transaction, rej);
     }
 
-    /// Whether a listener takes one more; a place in its backlog is taken.
-    fn take_place(&mut self, service_id: u64) -> Result<(), u16> {
-        let Some(listener) = self.listeners.get_mut(&service_id) else {
+    /// Whose request it is, if that listener takes one more; a place in its backlog is taken.
+    fn take_place(&mut self, wanted: &Wanted) -> Result<Service, u16> {
+        let heard = wanted.whose().find(|at| self.listeners.contains_key(at));
+        let Some((at, listener)) = heard.and_then(|at| Some((at, self.listeners.get_mut(&at)?)))
+        else {
             self.counters.unheard += 1;
             return Err(reason::INVALID_SERVICE_ID);
         };
@@ -67,14 +88,16 @@ impl Manager {
             return Err(reason::NO_RESOURCES);
         }
         listener.waiting += 1;
-        Ok(())
+        Ok(at)
     }
 
     /// Whether somebody listened for a service lately, and nobody does now. Programs stop listening between two
     /// connections (perftest), and their peers take a refusal for the end.
-    fn was_heard(&mut self, now: Time, service_id: u64) -> bool {
-        let is_it = |(left, until): &(u64, Time)| *left == service_id && *until > now;
-        let was = !self.listeners.contains_key(&service_id) && self.lately.iter().any(is_it);
+    fn was_heard(&mut self, now: Time, wanted: &Wanted) -> bool {
+        let is_it =
+            |(left, until): &(Service, Time)| *until > now && wanted.whose().any(|at| at == *left);
+        let is_heard = wanted.whose().any(|at| self.listeners.contains_key(&at));
+        let was = !is_heard && self.lately.iter().any(is_it);
         self.counters.unheard += u64::from(was);
         was
     }
@@ -85,12 +108,12 @@ impl Manager {
         now: Time,
         asked: &Asked,
         remote: u32,
-        service_id: u64,
+        at: Service,
         state: State,
     ) -> Option<u32> {
         let key = (asked.peer, remote, state == State::SidrRequested);
         let Ok(id) = self.insert(state, asked.peer) else {
-            if let Some(listener) = self.listeners.get_mut(&service_id) {
+            if let Some(listener) = self.listeners.get_mut(&at) {
                 listener.waiting -= 1;
             }
             return None;
@@ -98,7 +121,8 @@ impl Manager {
         self.by_peer.insert(key, id);
         if let Some(connection) = self.find(id, None) {
             connection.remote = Some(remote);
-            connection.listener = Some(service_id);
+            connection.listener = Some(at);
+            connection.waits = true;
             connection.begun = Some(key);
             connection.transaction = asked.transaction;
         }
@@ -112,17 +136,19 @@ impl Manager {
         if let Some(id) = known {
             return self.requested_again(id, asked, req);
         }
-        if self.was_heard(now, req.service_id) {
+        let wanted = Wanted::new(req.service_id, req.private);
+        if self.was_heard(now, &wanted) {
             return;
         }
-        let refused = match req.transport {
-            0 | 1 => self.take_place(req.service_id).err(),
-            _ => Some(reason::INVALID_TRANSPORT),
+        let place = match req.transport {
+            0 | 1 => self.take_place(&wanted),
+            _ => Err(reason::INVALID_TRANSPORT),
         };
-        if let Some(reason) = refused {
-            return self.refuse(asked, Rejected::Req, 0, req.local, reason);
-        }
-        let begun = self.begin(now, asked, req.local, req.service_id, State::Requested);
+        let at = match place {
+            Ok(at) => at,
+            Err(reason) => return self.refuse(asked, Rejected::Req, 0, req.local, reason),
+        };
+        let begun = self.begin(now, asked, req.local, at, State::Requested);
         let Some(id) = begun else {
             return self.refuse(asked, Rejected::Req, 0, req.local, reason::NO_RESOURCES);
         };
@@ -133,7 +159,7 @@ impl Manager {
         }
         let request = Request {
             peer: asked.peer,
-            service_id: req.service_id,
+            service: at,
             qpn: req.qpn,
             transport: req.transport,
             responder_resources: req.responder_resources,
@@ -340,14 +366,16 @@ impl Manager {
             // Nothing was sent as long as the consumer has not answered.
             return self.repeat(id);
         }
-        if self.was_heard(now, service_id) {
+        let wanted = Wanted::new(service_id, private);
+        if self.was_heard(now, &wanted) {
             return;
         }
-        let begun = self
-            .take_place(service_id)
-            .ok()
-            .and_then(|()| self.begin(now, asked, request, service_id, State::SidrRequested));
-        let Some(id) = begun else {
+        let place = self.take_place(&wanted).ok();
+        let begun = place.and_then(|at| {
+            let id = self.begin(now, asked, request, at, State::SidrRequested)?;
+            Some((id, at))
+        });
+        let Some((id, service)) = begun else {
             let reply = SidrRep {
                 request,
                 status: sidr::UNSUPPORTED,
@@ -362,7 +390,7 @@ impl Manager {
         };
         let private = private.into();
         let peer = asked.peer;
-        self.report(id, Event::ServiceRequest { id: Id(id), peer, service_id, private });
+        self.report(id, Event::ServiceRequest { id: Id(id), peer, service, private });
     }
 
     fn replied(&mut self, peer: IpAddr, reply: &SidrRep<'_>) {

@@ -3,16 +3,18 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use elver_cm::{Answer, Config, Event, Id, Manager, Offer, Refused, reason, sidr};
+use elver_cm::{Answer, Config, Event, Id, Manager, Offer, Refused, Service, reason, sidr};
 use elver_random::Rng;
 use elver_verbs::Time;
 use elver_wire::Psn;
-use elver_wire::cm::{MAD_LEN, Mad, Message, Rejected, service_id};
+use elver_wire::cm::{IpHeader, MAD_LEN, Mad, Message, Rejected, service_id};
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 66));
 const SERVICE: u64 = service_id(0x0106, 7174);
+/// Whoever is named.
+const HERE: Service = Service::everywhere(SERVICE);
 const MS: u64 = 1_000_000;
 
 fn manager(seed: u64) -> Manager {
@@ -140,6 +142,16 @@ impl World {
         }
     }
 
+    /// The same, of what goes on.
+    fn event_but_released(&mut self, end: usize) -> Event {
+        loop {
+            match self.event(end) {
+                Event::Released(_) => {}
+                event => return event,
+            }
+        }
+    }
+
     /// A connection, as the client and the server know it.
     fn connected(&mut self) -> (Id, Id) {
         let (now, asked) = (self.now, offer(b"ask"));
@@ -164,7 +176,7 @@ fn connections_are_made_and_ended_whatever_the_network_does() {
     for seed in 0..300 {
         println!("seed {seed}");
         let mut world = World::new(seed, faults);
-        world.server().listen(SERVICE, 8).unwrap();
+        world.server().listen(HERE, 8).unwrap();
         let (ours, theirs) = world.connected();
         let now = world.now;
         let (who, id) = if seed % 2 == 0 { (0, ours) } else { (1, theirs) };
@@ -189,7 +201,7 @@ fn services_are_looked_up_whatever_the_network_does() {
     for seed in 0..300 {
         println!("seed {seed}");
         let mut world = World::new(seed, faults);
-        world.server().listen(SERVICE, 8).unwrap();
+        world.server().listen(HERE, 8).unwrap();
         let now = world.now;
         let ours = world.client().ask(now, SERVER, SERVICE, b"who").unwrap();
         let Event::ServiceRequest { id: theirs, private, peer, .. } = world.event(1) else {
@@ -218,8 +230,8 @@ fn refusals_arrive_with_their_reason() {
     let ours = world.client().connect(now, &offer(&[])).unwrap();
     let Event::Rejected { id, reason, .. } = world.event(0) else { panic!("nobody listens") };
     assert_eq!((id, reason), (ours, reason::INVALID_SERVICE_ID));
-    world.server().listen(SERVICE, 1).unwrap();
-    assert_eq!(world.server().listen(SERVICE, 1), Err(Refused::Taken(SERVICE)));
+    world.server().listen(HERE, 1).unwrap();
+    assert_eq!(world.server().listen(HERE, 1), Err(Refused::Taken(SERVICE)));
     let ours = world.client().connect(now, &offer(&[])).unwrap();
     let Event::Request(theirs, _) = world.event(1) else { panic!("a request comes") };
     let crowded = world.client().connect(now, &offer(&[])).unwrap();
@@ -240,19 +252,89 @@ fn refusals_arrive_with_their_reason() {
     assert!(matches!(world.client().connect(now, &offer(&long)), Err(Refused::Message(_))));
 }
 
+/// A request that the consumer took needs its listener no more: neither its backlog nor itself.
+#[test]
+fn what_was_taken_outlives_its_listener() {
+    let mut world = World::new(1, NONE);
+    world.server().listen(HERE, 1).unwrap();
+    let now = world.now;
+    let ours = world.client().connect(now, &offer(&[])).unwrap();
+    let Event::Request(taken, _) = world.event(1) else { panic!("a request comes") };
+    world.server().taken(taken);
+    let left = world.client().connect(now, &offer(&[])).unwrap();
+    let Event::Request(untaken, _) = world.event(1) else { panic!("there is room for another") };
+    let now = world.now;
+    world.server().unlisten(now, HERE);
+    let Event::Rejected { id, reason, .. } = world.event(0) else { panic!("it is refused") };
+    assert_eq!((id, reason), (left, reason::CONSUMER));
+    assert_eq!(world.server().accept(now, untaken, &answer(&[])), Err(Refused::Unknown(untaken)));
+    // The next listener's places are all free, and stay its own.
+    world.server().listen(HERE, 1).unwrap();
+    let next = world.client().connect(now, &offer(&[])).unwrap();
+    let Event::Request(waits, _) = world.event(1) else { panic!("a request comes") };
+    world.server().accept(now, taken, &answer(&[])).unwrap();
+    let Event::Answered(id, _) = world.event(0) else { panic!("an answer comes") };
+    assert_eq!(id, ours);
+    let crowded = world.client().connect(now, &offer(&[])).unwrap();
+    let Event::Rejected { id, reason, .. } = world.event(0) else { panic!("the backlog is full") };
+    assert_eq!((id, reason), (crowded, reason::NO_RESOURCES));
+    world.server().accept(now, waits, &answer(&[])).unwrap();
+    let Event::Answered(id, _) = world.event(0) else { panic!("an answer comes") };
+    assert_eq!(id, next);
+}
+
+/// One port has a listener for each address; who names another, or none, is none's.
+#[test]
+fn listeners_of_one_port_are_told_apart_by_their_addresses() {
+    let mut world = World::new(1, NONE);
+    let [near, far] = [SERVER, STRANGER].map(|ip| Service { id: SERVICE, address: Some(ip) });
+    let named = |dst| offer(&IpHeader { src_port: 9, src: CLIENT, dst }.bytes());
+    world.server().listen(near, 1).unwrap();
+    world.server().listen(far, 1).unwrap();
+    assert_eq!(world.server().listen(far, 1), Err(Refused::Taken(SERVICE)));
+    let now = world.now;
+    for at in [far, near] {
+        let asks = named(at.address.unwrap());
+        let ours = world.client().connect(now, &asks).unwrap();
+        let Event::Request(theirs, request) = world.event(1) else { panic!("a request comes") };
+        assert_eq!(request.service, at);
+        world.client().connect(now, &asks).unwrap();
+        let Event::Rejected { reason, .. } = world.event(0) else { panic!("its backlog is full") };
+        assert_eq!(reason, reason::NO_RESOURCES);
+        world.server().reject(now, theirs, reason::CONSUMER, &[]).unwrap();
+        assert!(matches!(world.event(0), Event::Rejected { id, .. } if id == ours));
+    }
+    for asks in [named(CLIENT), offer(&[])] {
+        world.client().connect(now, &asks).unwrap();
+        let told = world.event_but_released(0);
+        let Event::Rejected { reason, .. } = told else { panic!("nobody listens there: {told:?}") };
+        assert_eq!(reason, reason::INVALID_SERVICE_ID);
+    }
+    // A question for a UD service is heard by the same.
+    let header = IpHeader { src_port: 9, src: CLIENT, dst: STRANGER };
+    world.client().ask(now, SERVER, SERVICE, &header.bytes()).unwrap();
+    let told = world.event_but_released(1);
+    assert!(matches!(told, Event::ServiceRequest { service, .. } if service == far), "{told:?}");
+    // Who listens for all of them hears what nobody else does.
+    world.server().listen(HERE, 1).unwrap();
+    world.client().connect(now, &named(CLIENT)).unwrap();
+    let told = world.event_but_released(1);
+    assert!(matches!(&told, Event::Request(_, it) if it.service == HERE), "{told:?}");
+}
+
 /// A program that stops listening between two connections loses none that is asked for meanwhile.
 #[test]
 fn who_listens_again_soon_hears_what_came_between() {
     let mut world = World::new(1, NONE);
-    world.server().listen(SERVICE, 1).unwrap();
+    world.server().listen(HERE, 1).unwrap();
     world.connected();
     let now = world.now;
-    world.server().unlisten(now, SERVICE);
+    world.server().unlisten(now, HERE);
     let ours = world.client().connect(now, &offer(&[])).unwrap();
     while world.server().counters().unheard == 0 {
         assert!(world.step());
     }
-    world.server().listen(SERVICE, 1).unwrap();
+    world.server().listen(HERE, 1).unwrap();
     let Event::Request(theirs, _) = world.event(1) else { panic!("the request comes again") };
     assert_eq!(world.client().counters().resent, 1);
     let now = world.now;
@@ -263,15 +345,15 @@ fn who_listens_again_soon_hears_what_came_between() {
     world.client().ready(ours, &[]).unwrap();
     assert_eq!(world.event(1), Event::Established(theirs));
     let now = world.now;
-    world.server().unlisten(now, SERVICE);
+    world.server().unlisten(now, HERE);
     let ours = world.client().connect(now, &offer(&[])).unwrap();
     let Event::Rejected { id, reason, .. } = world.event(0) else { panic!("nobody listens") };
     assert_eq!((id, reason), (ours, reason::INVALID_SERVICE_ID));
     let waited = world.now.ns_since(now);
     assert!((2_000 * MS..2_700 * MS).contains(&waited), "{waited} ns");
     for other in 0..1_000 {
-        world.server().listen(other, 1).unwrap();
-        world.server().unlisten(now, other);
+        world.server().listen(Service::everywhere(other), 1).unwrap();
+        world.server().unlisten(now, Service::everywhere(other));
     }
     world.client().connect(now, &offer(&[])).unwrap();
     assert!(matches!(world.event(0), Event::Rejected { .. }));
@@ -290,7 +372,7 @@ fn who_is_not_there_is_given_up() {
 #[test]
 fn what_is_let_go_of_is_told_to_the_peer() {
     let mut world = World::new(1, NONE);
-    world.server().listen(SERVICE, 8).unwrap();
+    world.server().listen(HERE, 8).unwrap();
     let (ours, theirs) = world.connected();
     let now = world.now;
     world.client().let_go(now, ours);
@@ -306,7 +388,7 @@ fn what_is_let_go_of_is_told_to_the_peer() {
     // A listener that goes, with a request that waits.
     let ours = world.client().connect(now, &offer(&[])).unwrap();
     let Event::Request(..) = world.event(1) else { panic!("a request comes") };
-    world.server().unlisten(now, SERVICE);
+    world.server().unlisten(now, HERE);
     let Event::Rejected { id, reason, .. } = world.event(0) else { panic!("it is refused") };
     assert_eq!((id, reason), (ours, reason::CONSUMER));
     world.client().let_go(now, ours);
@@ -318,7 +400,7 @@ fn what_is_let_go_of_is_told_to_the_peer() {
 #[test]
 fn who_is_gone_ends_what_was_agreed_with_him() {
     let mut world = World::new(1, NONE);
-    world.server().listen(SERVICE, 8).unwrap();
+    world.server().listen(HERE, 8).unwrap();
     let (ours, established) = world.connected();
     let now = world.now;
     let (_, ending) = world.connected();
@@ -364,7 +446,7 @@ fn who_is_gone_ends_what_was_agreed_with_him() {
 #[test]
 fn what_is_heard_establishes() {
     let mut world = World::new(1, NONE);
-    world.server().listen(SERVICE, 8).unwrap();
+    world.server().listen(HERE, 8).unwrap();
     let ours = world.client().connect(Time::ZERO, &offer(&[])).unwrap();
     let Event::Request(theirs, _) = world.event(1) else { panic!("a request comes") };
     world.server().accept(Time::ZERO, theirs, &answer(&[])).unwrap();
@@ -376,7 +458,7 @@ fn what_is_heard_establishes() {
 #[test]
 fn requests_that_nobody_answers_expire() {
     let mut world = World::new(1, NONE);
-    world.server().listen(SERVICE, 2).unwrap();
+    world.server().listen(HERE, 2).unwrap();
     for _ in 0..2 {
         world.client().connect(Time::ZERO, &offer(&[])).unwrap();
         assert!(matches!(world.event(1), Event::Request(..)));
@@ -402,7 +484,7 @@ fn forged(message: Message<'_>) -> [u8; MAD_LEN] {
 #[test]
 fn strangers_end_nothing() {
     let mut world = World::new(1, NONE);
-    world.server().listen(SERVICE, 8).unwrap();
+    world.server().listen(HERE, 8).unwrap();
     let (ours, theirs) = world.connected();
     while world.step() {}
     let (local, remote) = (theirs.0, ours.0);
@@ -497,7 +579,7 @@ fn strangers_answer_nothing() {
     let ours = client.connect(Time::ZERO, &offer(&[])).unwrap();
     let (_, req) = client.poll_transmit().unwrap();
     let mut server = manager(2);
-    server.listen(SERVICE, 1).unwrap();
+    server.listen(HERE, 1).unwrap();
     server.receive(Time::ZERO, CLIENT, &req);
     let Some(Event::Request(theirs, _)) = server.poll_event() else { panic!("a request comes") };
     server.accept(Time::ZERO, theirs, &answer(&[])).unwrap();
@@ -521,7 +603,7 @@ fn a_flood_is_bounded_and_counted() {
     const BACKLOG: u32 = 16;
     const FLOOD: u32 = 5_000;
     let mut server = manager(1);
-    server.listen(SERVICE, BACKLOG).unwrap();
+    server.listen(HERE, BACKLOG).unwrap();
     let mut flooder = manager(2);
     for _ in 0..FLOOD {
         flooder.connect(Time::ZERO, &offer(&[])).unwrap();
@@ -566,7 +648,7 @@ fn the_table_has_an_end() {
 fn no_bytes_panic() {
     let mut rng = Rng::new(7);
     let mut world = World::new(3, NONE);
-    world.server().listen(SERVICE, 4).unwrap();
+    world.server().listen(HERE, 4).unwrap();
     world.connected();
     let mut seen: Vec<[u8; MAD_LEN]> = Vec::new();
     let now = world.now;

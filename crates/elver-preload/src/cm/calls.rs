@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 
-use elver_cm::{Answer, Offer, Refused, sidr};
+use elver_cm::{Answer, Offer, Refused, Service, sidr};
 use elver_verbs::{Gid, Time};
 use elver_wire::Psn;
 use elver_wire::cm::IpHeader;
@@ -61,11 +61,7 @@ impl Cm {
             7 => self.listen(command.whole()?),
             8 => self.accept(command),
             9 => self.reject(command),
-            10 => {
-                let Disconnect { id } = command.whole()?;
-                let connection = self.connection(id)?;
-                self.manager.disconnect(command.now, connection).map_err(errno)
-            }
+            10 => self.disconnect(command),
             11 => self.init_qp_attr(command),
             14 => self.set_option(command.whole()?),
             15 => {
@@ -128,10 +124,20 @@ impl Cm {
     fn bind(&mut self, id: u32, at: SocketAddr) -> Result<(), c_int> {
         let anywhere = self.rng.next_u32();
         let device = self.address;
-        let id = self.id(id)?;
-        if id.src.is_some() {
+        let held = self.id(id)?;
+        if held.src.is_some() {
             return Err(libc::EINVAL);
         }
+        let (port_space, shares) = (held.port_space, held.reuses_port);
+        // Those of connections that were asked for have their listener's port, and hold none.
+        let holds = |other: &CmId| {
+            let lets = shares && other.reuses_port && other.service.is_none();
+            !lets && !other.claims.is_empty()
+        };
+        if at.port() != 0 && self.is_taken(port_space, at, holds) {
+            return Err(libc::EADDRNOTAVAIL);
+        }
+        let id = self.id(id)?;
         let wild = at.ip().is_unspecified();
         if !wild && !address::is_local(at.ip()) {
             return Err(libc::ENODEV);
@@ -371,8 +377,13 @@ impl Cm {
         let (Some(at), None, None) = (id.src, id.service, id.connection) else {
             return Err(libc::EINVAL);
         };
-        let service = service_of(id.port_space, at);
-        let told = ports::publish(id.port_space, at, device).ok_or(libc::EADDRINUSE)?;
+        let port_space = id.port_space;
+        if self.is_taken(port_space, at, |other| other.service.is_some()) {
+            return Err(libc::EADDRNOTAVAIL);
+        }
+        let address = Some(at.ip()).filter(|address| !address.is_unspecified());
+        let service = Service { id: service_of(port_space, at), address };
+        let told = ports::publish(port_space, at, device).ok_or(libc::EADDRINUSE)?;
         let backlog =
             if (1..=BACKLOG).contains(&listen.backlog) { listen.backlog } else { BACKLOG };
         self.manager.listen(service, backlog).map_err(errno)?;
@@ -431,6 +442,19 @@ impl Cm {
         let reason =
             if reject.reason == 0 { elver_cm::reason::CONSUMER } else { u16::from(reject.reason) };
         self.manager.reject(command.now, connection, reason, private).map_err(errno)
+    }
+
+    /// Ends a connection. What is none yet, or none any more, is left as it is (`rdma_disconnect` of the kernel's).
+    fn disconnect(&mut self, command: &Command<'_>) -> Result<(), c_int> {
+        let Disconnect { id } = command.whole()?;
+        if self.waiting.iter().any(|(.., connect)| connect.id == id) {
+            return Ok(());
+        }
+        let connection = self.connection(id)?;
+        match self.manager.disconnect(command.now, connection) {
+            Err(Refused::State(_)) => Ok(()),
+            done => done.map_err(errno),
+        }
     }
 
     /// What a QP is to be moved with (`ib_cm_init_qp_attr` of the kernel's).

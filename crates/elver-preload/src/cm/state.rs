@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use elver_cm::{Answer, Config, Event, Id, Manager, Request};
+use elver_cm::{Answer, Config, Event, Id, Manager, Request, Service};
 use elver_farewell::{Farewells, KEEPER};
 use elver_random::Rng;
 use elver_soft::SoftDevice;
@@ -103,8 +103,10 @@ pub(crate) struct CmId {
     pub(crate) ack_timeout: u8,
     /// What holds its port, and what tells others of it.
     pub(crate) claims: Vec<Claim>,
-    pub(crate) service: Option<u64>,
+    pub(crate) service: Option<Service>,
     pub(crate) connection: Option<Id>,
+    /// Its connection was there, and has ended.
+    pub(crate) has_ended: bool,
     pub(crate) link: Link,
 }
 
@@ -127,6 +129,7 @@ impl CmId {
             claims: Vec::new(),
             service: None,
             connection: None,
+            has_ended: false,
             link: Link::default(),
         }
     }
@@ -154,7 +157,7 @@ pub(crate) struct Cm {
     channels: HashMap<RawFd, Channel>,
     ids: HashMap<u32, CmId>,
     by_connection: HashMap<Id, u32>,
-    listeners: HashMap<u64, u32>,
+    listeners: HashMap<Service, u32>,
     next: u32,
     /// Multicast groups.
     pub(crate) joined: HashMap<u32, Joined>,
@@ -290,6 +293,22 @@ impl Cm {
         self.ids.get_mut(&id).ok_or(libc::ENOENT)
     }
 
+    /// Whether an id is one of some others that have a port at all addresses, or at one where it is wanted at all.
+    pub(crate) fn is_taken(
+        &self,
+        port_space: u16,
+        wanted: SocketAddr,
+        of: impl Fn(&CmId) -> bool,
+    ) -> bool {
+        let has = |id: &CmId| {
+            id.src.is_some_and(|src| {
+                let any = src.ip().is_unspecified() || wanted.ip().is_unspecified();
+                src.port() == wanted.port() && any
+            })
+        };
+        self.ids.values().any(|id| id.port_space == port_space && has(id) && of(id))
+    }
+
     /// Whether the program has an id of datagrams with an address.
     pub(crate) fn has_datagrams(&self) -> bool {
         self.ids.values().any(|id| id.is_datagrams() && id.has_device)
@@ -307,7 +326,7 @@ impl Cm {
         }
     }
 
-    pub(crate) fn listens(&mut self, id: u32, service: u64) {
+    pub(crate) fn listens(&mut self, id: u32, service: Service) {
         if let Some(held) = self.ids.get_mut(&id) {
             held.service = Some(service);
             self.listeners.insert(service, id);
@@ -376,6 +395,9 @@ impl Cm {
             id.reported += 1;
             event.resp.uid = id.uid;
         }
+        if let Some(connection) = event.made.and_then(|made| self.ids.get(&made)?.connection) {
+            self.manager.taken(connection);
+        }
         Ok(event.resp)
     }
 
@@ -439,8 +461,8 @@ impl Cm {
     fn happened(&mut self, now: Time, event: Event) {
         match event {
             Event::Request(connection, request) => self.requested(now, connection, request),
-            Event::ServiceRequest { id, peer, service_id, private } => {
-                self.asked(now, id, peer, service_id, &private);
+            Event::ServiceRequest { id, peer, service, private } => {
+                self.asked(now, id, peer, service, &private);
             }
             Event::Answered(connection, answer) => self.answered(connection, &answer),
             Event::Established(connection) => {
@@ -459,9 +481,15 @@ impl Cm {
             }
             Event::Disconnected(connection) => {
                 self.tell_of(connection, Kind::Disconnected, 0, |_| ());
+                if let Some(id) = self.of(connection) {
+                    id.has_ended = true;
+                }
             }
+            // Of what never was a connection there is nothing that could be over (`cma_ib_handler` of the kernel's).
             Event::Released(connection) => {
-                self.tell_of(connection, Kind::TimewaitExit, 0, |_| ());
+                if self.of(connection).is_some_and(|id| id.has_ended) {
+                    self.tell_of(connection, Kind::TimewaitExit, 0, |_| ());
+                }
             }
             Event::Service { id, status, qpn, qkey, private } => {
                 let gid = self.by_connection.get(&id).and_then(|id| self.ids.get(id)?.peer);
@@ -476,6 +504,11 @@ impl Cm {
                 });
             }
         }
+    }
+
+    /// The id of a connection.
+    fn of(&mut self, connection: Id) -> Option<&mut CmId> {
+        self.ids.get_mut(self.by_connection.get(&connection)?)
     }
 
     fn tell_of(
@@ -506,16 +539,13 @@ impl Cm {
         }
     }
 
-    /// The listener of a service, if it has the address that the peer asks for; and the peer's own.
-    fn listener(&self, service: u64, private: &[u8]) -> Option<(u32, IpHeader)> {
-        let header = IpHeader::parse(private).ok()?;
-        let id = *self.listeners.get(&service)?;
-        let own = self.ids.get(&id)?.src?.ip();
-        (own.is_unspecified() || own == header.dst).then_some((id, header))
+    /// Who listens, and the addresses that the peer names: it must, though anybody's requests may be heard.
+    fn listener(&self, service: Service, private: &[u8]) -> Option<(u32, IpHeader)> {
+        Some((*self.listeners.get(&service)?, IpHeader::parse(private).ok()?))
     }
 
     fn requested(&mut self, now: Time, connection: Id, request: Request) {
-        let heard = self.listener(request.service_id, &request.private);
+        let heard = self.listener(request.service, &request.private);
         let Some((listener, header)) = heard else {
             return self.manager.let_go(now, connection);
         };
@@ -558,7 +588,7 @@ impl Cm {
         });
     }
 
-    fn asked(&mut self, now: Time, connection: Id, peer: IpAddr, service: u64, private: &[u8]) {
+    fn asked(&mut self, now: Time, connection: Id, peer: IpAddr, service: Service, private: &[u8]) {
         let Some((listener, header)) = self.listener(service, private) else {
             return self.manager.let_go(now, connection);
         };

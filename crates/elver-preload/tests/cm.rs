@@ -1,0 +1,50 @@
+//! What rdma_cm tells a program of its ids, and when, over the genuine librdmacm: `cm/cm.c`, each case of which is both ends
+//! of its connections.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use common::{command, library, succeeded};
+
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cm/cm.c");
+        let program = library().join("cm");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(&source);
+        let compiled = compiler.args(["-lrdmacm", "-libverbs", "-lpthread"]).output().unwrap();
+        succeeded("cc", &compiled);
+        program
+    })
+}
+
+fn run(case: &str) {
+    let preload = format!("LD_PRELOAD={}", library().join("libibverbs.so.1").display());
+    let words = ["env", &preload, program().to_str().unwrap(), case];
+    let said = succeeded(case, &command(&words).output().unwrap());
+    assert!(said.ends_with(" checks, 0 failures\n"), "{said}");
+}
+
+#[test]
+fn what_was_taken_outlives_its_listener() {
+    run("taken");
+}
+
+#[test]
+fn a_backlog_counts_what_was_not_taken() {
+    run("backlog");
+}
+
+#[test]
+fn only_what_was_connected_is_over() {
+    run("over");
+}
+
+#[test]
+fn each_address_has_a_listener() {
+    run("addresses");
+}

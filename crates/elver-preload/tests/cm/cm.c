@@ -1,0 +1,209 @@
+/* What rdma_cm tells of ids. No connection here has a QP: their numbers are all that is said of these. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include "../abuse/check.h"
+
+/* What a program waits for that has come, or fails. */
+enum { PATIENCE_MS = 30000 };
+
+static struct rdma_event_channel *servers, *clients;
+
+static struct sockaddr_in at(const char *address, uint16_t port)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port) };
+	inet_pton(AF_INET, address, &to.sin_addr);
+	return to;
+}
+
+static struct rdma_cm_id *id_on(struct rdma_event_channel *channel)
+{
+	struct rdma_cm_id *id;
+	if (rdma_create_id(channel, &id, NULL, RDMA_PS_TCP)) {
+		perror("rdma_create_id");
+		exit(2);
+	}
+	return id;
+}
+
+/* A listener; on any port if it is 0. */
+static struct rdma_cm_id *listener(const char *address, uint16_t port, int backlog)
+{
+	struct rdma_cm_id *id = id_on(servers);
+	struct sockaddr_in own = at(address, port);
+	CODE(rdma_bind_addr(id, (struct sockaddr *)&own), 0);
+	CODE(rdma_listen(id, backlog), 0);
+	return id;
+}
+
+static uint16_t port_of(struct rdma_cm_id *id)
+{
+	return ntohs(rdma_get_src_port(id));
+}
+
+/* The next event of a channel, which is of a kind, and acknowledged: what it says of its id stays. */
+static struct rdma_cm_event next(struct rdma_event_channel *channel, enum rdma_cm_event_type kind)
+{
+	struct rdma_cm_event *event, found;
+	struct pollfd comes = { channel->fd, POLLIN };
+	if (poll(&comes, 1, PATIENCE_MS) != 1 || rdma_get_cm_event(channel, &event)) {
+		printf("no %s comes\n", rdma_event_str(kind));
+		exit(2);
+	}
+	found = *event;
+	rdma_ack_cm_event(event);
+	if (found.event != kind) {
+		printf("%s, not %s\n", rdma_event_str(found.event), rdma_event_str(kind));
+		exit(2);
+	}
+	return found;
+}
+
+/* An id that asks for a connection. */
+static struct rdma_cm_id *asks(const char *address, uint16_t port)
+{
+	struct rdma_cm_id *id = id_on(clients);
+	struct sockaddr_in to = at(address, port);
+	CODE(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000), 0);
+	next(clients, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CODE(rdma_resolve_route(id, 1000), 0);
+	next(clients, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	struct rdma_conn_param param = { .retry_count = 7, .qp_num = 0x111 };
+	CODE(rdma_connect(id, &param), 0);
+	return id;
+}
+
+static void accepted(struct rdma_cm_id *request, struct rdma_cm_id *id)
+{
+	struct rdma_conn_param param = { .qp_num = 0x222 };
+	CODE(rdma_accept(request, &param), 0);
+	CODE(next(clients, RDMA_CM_EVENT_CONNECT_RESPONSE).id == id, 1);
+	CODE(rdma_establish(id), 0);
+	CODE(next(servers, RDMA_CM_EVENT_ESTABLISHED).id == request, 1);
+}
+
+/* A listener that goes takes with it only the requests that nobody took. */
+static void taken(void)
+{
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8);
+	struct rdma_cm_id *first = asks("127.0.0.1", port_of(listens));
+	struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+	struct rdma_cm_id *second = asks("127.0.0.1", port_of(listens));
+	struct pollfd comes = { servers->fd, POLLIN };
+	CODE(poll(&comes, 1, PATIENCE_MS), 1);
+	CODE(rdma_destroy_id(listens), 0);
+	struct rdma_cm_event refused = next(clients, RDMA_CM_EVENT_REJECTED);
+	CODE(refused.id == second, 1);
+	CODE(refused.status, 28);
+	/* Nothing of it is under way, and to end it changes nothing. */
+	CODE(rdma_disconnect(first), 0);
+	accepted(request, first);
+	CODE(rdma_destroy_id(request), 0);
+	next(clients, RDMA_CM_EVENT_DISCONNECTED);
+	CODE(rdma_destroy_id(first), 0);
+	CODE(rdma_destroy_id(second), 0);
+}
+
+static void backlog(void)
+{
+	enum { MANY = 4 };
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 1), *ids[MANY], *requests[MANY];
+	for (int which = 0; which < MANY; which++) {
+		ids[which] = asks("127.0.0.1", port_of(listens));
+		requests[which] = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+	}
+	struct rdma_cm_id *waits = asks("127.0.0.1", port_of(listens));
+	struct rdma_cm_id *more = asks("127.0.0.1", port_of(listens));
+	CODE(next(clients, RDMA_CM_EVENT_REJECTED).id == more, 1);
+	next(servers, RDMA_CM_EVENT_CONNECT_REQUEST);
+	for (int which = 0; which < MANY; which++) {
+		accepted(requests[which], ids[which]);
+		CODE(rdma_destroy_id(requests[which]), 0);
+		next(clients, RDMA_CM_EVENT_DISCONNECTED);
+		CODE(rdma_destroy_id(ids[which]), 0);
+	}
+	CODE(rdma_destroy_id(waits), 0);
+	CODE(rdma_destroy_id(more), 0);
+}
+
+/* TIMEWAIT_EXIT follows DISCONNECTED alone: what was refused, by whichever end, would have it first. */
+static void over(void)
+{
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8);
+	struct rdma_cm_id *refused = asks("127.0.0.1", port_of(listens));
+	struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+	CODE(rdma_reject(request, NULL, 0), 0);
+	CODE(next(clients, RDMA_CM_EVENT_REJECTED).id == refused, 1);
+	struct rdma_cm_id *refuses = asks("127.0.0.1", port_of(listens));
+	struct rdma_cm_id *answers = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+	struct rdma_conn_param param = { .qp_num = 0x222 };
+	CODE(rdma_accept(answers, &param), 0);
+	next(clients, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	CODE(rdma_reject(refuses, NULL, 0), 0);
+	CODE(next(servers, RDMA_CM_EVENT_REJECTED).id == answers, 1);
+	struct rdma_cm_id *id = asks("127.0.0.1", port_of(listens));
+	struct rdma_cm_id *other = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+	accepted(other, id);
+	CODE(rdma_disconnect(id), 0);
+	CODE(next(clients, RDMA_CM_EVENT_DISCONNECTED).id == id, 1);
+	CODE(next(servers, RDMA_CM_EVENT_DISCONNECTED).id == other, 1);
+	CODE(next(clients, RDMA_CM_EVENT_TIMEWAIT_EXIT).id == id, 1);
+	CODE(next(servers, RDMA_CM_EVENT_TIMEWAIT_EXIT).id == other, 1);
+}
+
+static void addresses(void)
+{
+	struct rdma_cm_id *near = listener("127.0.0.1", 0, 8);
+	struct rdma_cm_id *far = listener("127.0.0.2", port_of(near), 8);
+	struct rdma_cm_id *all[] = { near, far };
+	for (int which = 0; which < 2; which++) {
+		struct sockaddr_in own = at("0.0.0.0", port_of(near));
+		struct rdma_cm_id *id = id_on(servers);
+		CODE(rdma_bind_addr(id, (struct sockaddr *)&own) ? errno : 0, EADDRNOTAVAIL);
+		own = at(which ? "127.0.0.2" : "127.0.0.1", port_of(near));
+		CODE(rdma_bind_addr(id, (struct sockaddr *)&own) ? errno : 0, EADDRINUSE);
+		CODE(rdma_destroy_id(id), 0);
+		id = asks(which ? "127.0.0.2" : "127.0.0.1", port_of(near));
+		struct rdma_cm_event event = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST);
+		CODE(event.listen_id == all[which], 1);
+		accepted(event.id, id);
+		CODE(rdma_destroy_id(event.id), 0);
+		next(clients, RDMA_CM_EVENT_DISCONNECTED);
+		CODE(rdma_destroy_id(id), 0);
+	}
+	/* The other stays when one goes. */
+	uint16_t port = port_of(near);
+	CODE(rdma_destroy_id(near), 0);
+	struct rdma_cm_id *id = asks("127.0.0.2", port);
+	CODE(next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).listen_id == far, 1);
+	CODE(rdma_destroy_id(id), 0);
+	struct rdma_cm_id *nowhere = asks("127.0.0.1", port);
+	CODE(next(clients, RDMA_CM_EVENT_REJECTED).status, 8);
+	CODE(rdma_destroy_id(nowhere), 0);
+	/* A port that is had at all addresses is had at each. */
+	CODE(rdma_destroy_id(far), 0);
+	struct rdma_cm_id *everywhere = listener("0.0.0.0", port, 8);
+	struct sockaddr_in own = at("127.0.0.1", port);
+	id = id_on(servers);
+	CODE(rdma_bind_addr(id, (struct sockaddr *)&own) ? errno : 0, EADDRNOTAVAIL);
+	CODE(rdma_destroy_id(everywhere), 0);
+}
+
+int main(int count, char **words)
+{
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses } };
+	MADE(servers, rdma_create_event_channel());
+	MADE(clients, rdma_create_event_channel());
+	for (size_t which = 0; which < sizeof(cases) / sizeof(cases[0]); which++)
+		if (count > 1 && !strcmp(words[1], cases[which].name))
+			cases[which].run();
+	printf("%d checks, %d failures\n", checks, failures);
+	return failures > 0 || checks == 0;
+}
