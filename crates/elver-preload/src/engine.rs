@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use elver_soft::{SoftConfig, SoftDevice, SoftError};
-use elver_verbs::{AsyncEvent, Cq, Device, Mr, Pd, Qp, Srq, VerbsError, Wc};
+use elver_verbs::{AsyncEvent, Cq, Device, Mr, Pd, Qp, Srq, Time, VerbsError, Wc};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::time::Timespec;
@@ -20,6 +21,7 @@ use crate::channel::CqObject;
 use crate::cm::state::Cm;
 use crate::device::node_guid;
 use crate::direct::{self, Beside, Direct, Hub};
+use crate::doze::Doze;
 use crate::faults::Posts;
 use crate::fork::{Own, close_in_child, generation};
 use crate::outage::Outage;
@@ -32,8 +34,6 @@ use crate::xrc_table::Xrc;
 const NAP: Duration = Duration::from_millis(1);
 /// Polls between two looks of the thread by which it knows a program that does nothing else.
 const POLLS_A_ROUND: u64 = 16;
-/// The longest sleep; timers and packets end it earlier.
-const SLEEP: Duration = Duration::from_secs(1);
 /// How long a process that ends waits for a thread that has the device.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// How often rdma_cm has its turn, one after the other, before the program has.
@@ -53,6 +53,8 @@ pub(crate) struct Engine {
     polls: AtomicU64,
     /// Whether the thread does not look at the socket just now.
     naps: AtomicBool,
+    /// Until when it sleeps otherwise.
+    doze: Doze,
     /// What `polls` was when a program last asked to be told of an event.
     asked: AtomicU64,
     wake: OwnedFd,
@@ -90,6 +92,37 @@ pub(crate) struct State {
     /// What befalls the port, and whom that is told: contexts, without an element.
     outage: Option<Box<Outage>>,
     pub(crate) contexts: Vec<Told>,
+}
+
+/// The device in somebody's hands. Who lets go of it wakes the thread that has slept over a timer of his.
+pub(crate) struct Locked<'a> {
+    state: MutexGuard<'a, State>,
+    engine: &'a Engine,
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    #[inline]
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.engine.doze.is_too_long(|| self.state.due()) {
+            self.engine.wake();
+        }
+    }
 }
 
 /// A region, as who imports it is told of it.
@@ -184,6 +217,7 @@ impl Engine {
             process: std::process::id(),
             polls: AtomicU64::new(0),
             naps: AtomicBool::new(false),
+            doze: Doze::new(),
             asked: AtomicU64::new(0u64.wrapping_sub(POLLS_A_ROUND)),
             wake,
             socket,
@@ -215,8 +249,8 @@ impl Engine {
     }
 
     /// The device, for who does not drive it.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        Locked { state: self.state.lock().unwrap_or_else(PoisonError::into_inner), engine: self }
     }
 
     /// The device, for a process that ends. Other threads have it for moments; but what ends the process may have
@@ -234,7 +268,7 @@ impl Engine {
     }
 
     /// The device, for a program that polls or posts.
-    pub(crate) fn drive(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn drive(&self) -> Locked<'_> {
         self.polls.fetch_add(1, Ordering::Relaxed);
         self.lock()
     }
@@ -293,7 +327,7 @@ impl Engine {
 
     /// What the thread does: it drives the device while the program does not.
     fn attend(&self) {
-        let mut last = 0;
+        let (mut last, mut alarm) = (0, Time::ZERO);
         loop {
             let seen = self.polls.load(Ordering::Relaxed);
             let many = seen.wrapping_sub(last) >= POLLS_A_ROUND;
@@ -315,22 +349,24 @@ impl Engine {
             } else if busy {
                 std::thread::yield_now();
             } else {
-                self.doze();
+                self.doze(&mut alarm);
             }
         }
     }
 
     /// Sleeps until a packet arrives or a timer is due.
-    fn doze(&self) {
+    fn doze(&self, alarm: &mut Time) {
         if let Some(hub) = &self.hub {
             hub.table.sleep(true);
         }
-        let (due, waits) = {
+        let at_most = {
             let mut state = self.lock();
-            (state.due_in(), state.device.has_beside())
+            let waits = state.device.has_beside();
+            (!waits).then(|| self.doze.begin(elver_soft::now(), state.due(), *alarm))
         };
-        if !waits {
-            self.sleep(due.unwrap_or(SLEEP).min(SLEEP), true);
+        if let Some(at_most) = at_most {
+            self.sleep(at_most, true);
+            *alarm = self.doze.end();
         }
         if let Some(hub) = &self.hub {
             hub.table.sleep(false);
@@ -493,17 +529,14 @@ impl State {
         }
     }
 
-    /// How long until a timer is due, the device's or the communication manager's.
-    fn due_in(&self) -> Option<Duration> {
+    /// When a timer is due, the device's or the communication manager's.
+    fn due(&self) -> Option<Time> {
         if self.cm_arrived {
-            return Some(Duration::ZERO);
+            return Some(Time::ZERO);
         }
         let connecting = self.cm.as_ref().and_then(|cm| cm.due());
-        let connecting =
-            connecting.map(|due| Duration::from_nanos(due.ns_since(elver_soft::now())));
         let outage = self.outage.as_ref().and_then(|outage| outage.due());
-        let outage = outage.map(|due| Duration::from_nanos(due.ns_since(elver_soft::now())));
-        self.device.due_in().into_iter().chain(connecting).chain(outage).min()
+        self.device.due().into_iter().chain(connecting).chain(outage).min()
     }
 }
 

@@ -25,6 +25,7 @@ mod device;
 mod device_memory;
 mod direct;
 mod dm;
+mod doze;
 mod engine;
 mod errno;
 mod events;

@@ -485,12 +485,11 @@ impl SoftDevice {
         self.port.poll_fd().map(|(fd, _)| fd)
     }
 
-    /// How long until a timer is due, for who sleeps on [`SoftDevice::as_fd`] himself; none if none
+    /// When a timer is due, for who sleeps on [`SoftDevice::as_fd`] himself; none if none
     /// runs.
-    pub fn due_in(&self) -> Option<Duration> {
+    pub fn due(&self) -> Option<Time> {
         let due = [self.rnic.poll_timeout(), self.port.poll_timeout(), self.late_due()];
-        let due = due.into_iter().flatten().min();
-        due.map(|due| Duration::from_nanos(due.ns_since(now())))
+        due.into_iter().flatten().min()
     }
 
     /// Sleeps until a packet arrives, a timer is due or `at_most` has passed.
@@ -514,8 +513,7 @@ impl SoftDevice {
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<(), SoftError> {
         let mut wait = at_most;
-        let due = [self.rnic.poll_timeout(), self.port.poll_timeout(), self.late_due()];
-        for due in due.into_iter().flatten() {
+        if let Some(due) = self.due() {
             wait = wait.min(Duration::from_nanos(due.ns_since(now())));
         }
         if self.rnic.has_errands() {

@@ -116,20 +116,15 @@ unsafe fn answer(fd: RawFd, bytes: &[u8]) -> Result<(), c_int> {
             }
         }
     }
-    {
-        let mut state = engine.lock();
-        let state = &mut *state;
-        let cm = state.cm.as_mut().ok_or(libc::EBADF)?;
-        let command = Command { channel: fd, number, bytes: body, room, now: now() };
-        let done = cm.call(&command);
-        cm.step(&mut state.device, now());
-        elver_verbs::Device::progress(&mut state.device);
-        state.tell();
-        done?;
-    }
-    // Its timers may have changed.
-    engine.wake();
-    Ok(())
+    let mut state = engine.lock();
+    let state = &mut *state;
+    let cm = state.cm.as_mut().ok_or(libc::EBADF)?;
+    let command = Command { channel: fd, number, bytes: body, room, now: now() };
+    let done = cm.call(&command);
+    cm.step(&mut state.device, now());
+    elver_verbs::Device::progress(&mut state.device);
+    state.tell();
+    done
 }
 
 #[unsafe(no_mangle)]

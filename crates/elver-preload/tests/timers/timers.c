@@ -1,0 +1,99 @@
+/* SENDs to somebody who never answers, posted while the device's thread sleeps: for a second, if nothing is due. They are
+   repeated within milliseconds by whoever drives the device, and who waits for an event does not. */
+#include <arpa/inet.h>
+#include <infiniband/verbs.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "../abuse/check.h"
+
+/* A round in which this process had to wait for the processor proves nothing; a thread that sleeps fails them all. */
+enum { ROUNDS = 8, QUIET_MS = 20, SLEEPS_MS = 500 };
+
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+static struct ibv_comp_channel *channel;
+static struct ibv_cq *cq;
+
+/* Makes a socket somebody who takes packets and says nothing: it is at the port of RoCEv2. */
+static union ibv_gid silent(int fd)
+{
+	union ibv_gid gid = { .raw = { [10] = 0xff, 0xff, 127, 207, getpid() >> 7, getpid() << 1 | 1 } };
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(4791) };
+	memcpy(&at.sin_addr, gid.raw + 12, 4);
+	if (bind(fd, (struct sockaddr *)&at, sizeof(at))) {
+		perror("bind");
+		exit(2);
+	}
+	return gid;
+}
+
+/* Posts a SEND, which is given up after its first timeout. */
+static struct ibv_qp *send_to(union ibv_gid to)
+{
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 16 } };
+	struct ibv_qp *qp;
+	MADE(qp, ibv_create_qp(pd, &init));
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+	attr.qp_state = IBV_QPS_RTR;
+	attr.path_mtu = IBV_MTU_1024;
+	attr.dest_qp_num = 7;
+	attr.ah_attr = (struct ibv_ah_attr){ .is_global = 1, .port_num = 1, .grh = { .dgid = to, .hop_limit = 64 } };
+	CODE(ibv_modify_qp(qp, &attr,
+			   IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+	     0);
+	attr.qp_state = IBV_QPS_RTS;
+	attr.timeout = 10;
+	CODE(ibv_modify_qp(qp, &attr,
+			   IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+				   IBV_QP_MAX_QP_RD_ATOMIC),
+	     0);
+	struct ibv_sge sge = { (uintptr_t)"hello", 5, 0 };
+	struct ibv_send_wr wr = {
+		.opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE | IBV_SEND_SIGNALED,
+		.sg_list = &sge, .num_sge = 1,
+	}, *bad;
+	CODE(ibv_post_send(qp, &wr, &bad), 0);
+	return qp;
+}
+
+int main(void)
+{
+	struct ibv_device **list;
+	MADE(list, ibv_get_device_list(NULL));
+	MADE(ctx, ibv_open_device(list[0]));
+	MADE(pd, ibv_alloc_pd(ctx));
+	MADE(channel, ibv_create_comp_channel(ctx));
+	MADE(cq, ibv_create_cq(ctx, 8, NULL, channel, 0));
+	int fd = socket(AF_INET, SOCK_DGRAM, 0), woken = 0;
+	union ibv_gid to = silent(fd);
+	/* When the thread fell asleep before the first is not known; it does at the end of each. */
+	for (int round = 0; round <= ROUNDS && !woken; round++) {
+		struct ibv_wc wc;
+		struct pollfd comes = { channel->fd, POLLIN };
+		char packet[256];
+		CODE(ibv_req_notify_cq(cq, 0), 0);
+		CODE(poll(&comes, 1, QUIET_MS), 0);
+		struct ibv_qp *qp = send_to(to);
+		CODE(recv(fd, packet, sizeof(packet), 0) > 0, 1);
+		comes.fd = fd;
+		woken = poll(&comes, 1, SLEEPS_MS) == 1 && round > 0;
+		struct ibv_cq *of;
+		void *context;
+		CODE(ibv_get_cq_event(channel, &of, &context), 0);
+		ibv_ack_cq_events(of, 1);
+		CODE(ibv_poll_cq(cq, 1, &wc), 1);
+		CODE(wc.status, IBV_WC_RETRY_EXC_ERR);
+		while (recv(fd, packet, sizeof(packet), MSG_DONTWAIT) > 0)
+			;
+		CODE(ibv_destroy_qp(qp), 0);
+	}
+	check("the thread woke before it had slept long enough", woken, 1);
+	printf("%d checks, %d failures\n", checks, failures);
+	return failures > 0;
+}
