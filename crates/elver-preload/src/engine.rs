@@ -131,6 +131,8 @@ pub(crate) struct Region {
     pub(crate) length: usize,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
+    /// Whether its pages must be such as the program may write.
+    pub(crate) writable: bool,
     pub(crate) kind: Kind,
 }
 
@@ -138,8 +140,8 @@ pub(crate) struct Region {
 pub(crate) enum Kind {
     /// The program's, which stays mapped.
     Own,
-    /// The program's, which comes and goes: from this address on, and whether it may be written.
-    OnDemand { addr: u64, writable: bool },
+    /// The program's, which comes and goes: from this address on.
+    OnDemand { addr: u64 },
     /// A device memory, by its number.
     DeviceMemory(u32),
 }

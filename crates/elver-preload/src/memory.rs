@@ -16,7 +16,7 @@ use crate::errno::{code, object, of_verbs, set};
 use crate::layout::{Mr, Pd};
 use crate::odp;
 use crate::owned::given;
-use crate::region::{ON_DEMAND, boxed, register, rights};
+use crate::region::{ON_DEMAND, boxed, register, rights, writes};
 
 const PAGE: usize = 4096;
 /// `enum ibv_rereg_mr_flags`.
@@ -27,21 +27,29 @@ const ACCESS: c_int = 4;
 const ERR_INPUT: c_int = -1;
 const ERR_CMD: c_int = -4;
 
-/// Whether all of it is mapped: the kernel would pin it now, and fail where it is not.
-fn is_mapped(addr: usize, length: usize) -> bool {
+/// Whether all of it is there for who reads it, or writes it. The kernel would pin it now, and fail where it is not; this
+/// has it come, as that does. Before Linux 5.14 nothing but maps says what may be done to memory: it is only looked whether it
+/// is mapped.
+fn is_there(addr: usize, length: usize, writes: bool) -> bool {
     let first = addr & !(PAGE - 1);
     let Some(end) = addr.checked_add(length) else { return false };
-    // SAFETY: a flush that nobody waits for changes no memory.
-    unsafe { libc::msync(first as *mut c_void, end - first, libc::MS_ASYNC) == 0 }
+    let come = if writes { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    let start = first as *mut c_void;
+    // SAFETY: pages that come change no memory, no more than a flush that nobody waits for.
+    unsafe {
+        let is_known = || libc::madvise(start, 0, come) == 0;
+        libc::madvise(start, end - first, come) == 0
+            || !is_known() && libc::msync(start, end - first, libc::MS_ASYNC) == 0
+    }
 }
 
-/// Memory of the program's.
+/// Memory of the program's, for who writes it too.
 ///
 /// # Safety
 /// The verbs contract of `ibv_reg_mr`: it stays mapped until it is deregistered.
-unsafe fn memory(addr: *mut c_void, length: usize) -> Result<SoftMemory, c_int> {
+unsafe fn memory(addr: *mut c_void, length: usize, writes: bool) -> Result<SoftMemory, c_int> {
     let start = NonNull::new(addr.cast::<u8>()).filter(|_| length > 0).ok_or(libc::EINVAL)?;
-    if !is_mapped(addr as usize, length) {
+    if !is_there(addr as usize, length, writes) {
         return Err(libc::EFAULT);
     }
     // SAFETY: the caller's word; nobody here holds references to it.
@@ -62,7 +70,7 @@ unsafe fn reg(
     }
     let access = rights(access)?;
     // SAFETY: the caller's word.
-    let memory = unsafe { memory(addr, length)? };
+    let memory = unsafe { memory(addr, length, writes(access))? };
     let iova = if access.contains(AccessFlags::ZERO_BASED) { 0 } else { iova };
     register(pd, memory, iova, access, addr, length, Kind::Own)
 }
@@ -145,6 +153,9 @@ unsafe fn rereg(
     // SAFETY: the caller's word.
     let object = unsafe { given(mr) }.map_err(wrong)?;
     let handle = Handle(object.handle);
+    if flags == 0 {
+        return Err((ERR_CMD, libc::EINVAL));
+    }
     if flags & !(TRANSLATION | PD | ACCESS) != 0
         || has(TRANSLATION) && (addr.is_null() || length == 0)
         || has(PD) && pd.is_null()
@@ -152,12 +163,8 @@ unsafe fn rereg(
     {
         return Err(wrong(libc::EINVAL));
     }
+    let engine = Engine::of(mr).map_err(wrong)?;
     let mut change = MrChange { memory: None, pd: None, access: None };
-    if has(TRANSLATION) {
-        // SAFETY: the caller's word.
-        let memory = unsafe { memory(addr, length) }.map_err(wrong)?;
-        change.memory = Some((memory, addr as u64));
-    }
     if has(PD) {
         // SAFETY: the caller's word.
         change.pd = Some(PdHandle(unsafe { (*pd).handle }));
@@ -165,8 +172,22 @@ unsafe fn rereg(
     if has(ACCESS) {
         change.access = Some(rights(access as c_uint).map_err(wrong)?);
     }
+    let writable = match change.access {
+        Some(access) => writes(access),
+        None => engine.lock().mrs.get(&handle).is_some_and(|region| region.writable),
+    };
+    if has(TRANSLATION) {
+        // SAFETY: the caller's word.
+        let memory = unsafe { memory(addr, length, writable) };
+        change.memory = Some((memory.map_err(|error| (ERR_CMD, error))?, addr as u64));
+    } else if has(ACCESS)
+        // Who imported it does not know where it is.
+        && !object.addr.is_null()
+        && !is_there(object.addr as usize, object.length, writable)
+    {
+        return Err((ERR_CMD, libc::EFAULT));
+    }
     let (domain, rights) = (change.pd, change.access);
-    let engine = Engine::of(mr).map_err(wrong)?;
     let (hub, rkey) = (engine.hub.as_ref(), object.rkey);
     let told = take_back_region(hub, rkey).map_err(|error| (ERR_CMD, error))?;
     let again = |refused| {
@@ -191,6 +212,7 @@ unsafe fn rereg(
     if let Some(region) = state.mrs.get_mut(&handle) {
         region.length = object.length;
         region.pd = domain.unwrap_or(region.pd);
+        region.writable = writable;
     }
     Ok(())
 }

@@ -82,8 +82,7 @@ pub(crate) fn reg(
     let bytes = if implicit { ADDRESSES } else { length as u64 };
     let memory = SoftMemory::of_process_unseen(own_memory()?, addr as u64, bytes);
     let memory = memory.map_err(|_| libc::EINVAL)?;
-    let writable = access.contains(AccessFlags::LOCAL_WRITE);
-    let kind = Kind::OnDemand { addr: addr as u64, writable };
+    let kind = Kind::OnDemand { addr: addr as u64 };
     // A peer's atomic is refused as if its right had not been asked for.
     register(pd, memory, iova, access - AccessFlags::REMOTE_ATOMIC, addr, length, kind)
 }
@@ -146,8 +145,8 @@ fn checked(
     if region.pd != domain {
         return Err(libc::ENOENT);
     }
-    let Kind::OnDemand { addr, writable } = region.kind else { return Err(libc::EINVAL) };
-    if advice == PREFETCH_WRITE && !writable {
+    let Kind::OnDemand { addr } = region.kind else { return Err(libc::EINVAL) };
+    if advice == PREFETCH_WRITE && !region.writable {
         return Err(libc::EPERM);
     }
     let length = u64::from(sge.length);

@@ -36,6 +36,11 @@ pub(crate) fn rights(access: c_uint) -> Result<AccessFlags, c_int> {
     Ok(access)
 }
 
+/// Whether somebody may write with such rights, a window's peer among them (`ib_access_writable` of the kernel's).
+pub(crate) fn writes(access: AccessFlags) -> bool {
+    access.intersects(AccessFlags::LOCAL_WRITE | AccessFlags::MW_BIND | AccessFlags::REMOTE_CHANGES)
+}
+
 /// Registers memory, the program's or a device memory's.
 pub(crate) fn register(
     pd: *mut Pd,
@@ -62,7 +67,8 @@ pub(crate) fn register(
         let told = Told { rkey, pd: domain, base, length, access, address: start };
         tell_region(engine.hub.as_ref(), &told);
     }
-    let region = Region { pd: domain, length, lkey: info.lkey, rkey: info.rkey, kind };
+    let (lkey, rkey, writable) = (info.lkey, info.rkey, writes(access));
+    let region = Region { pd: domain, length, lkey, rkey, writable, kind };
     state.mrs.insert(info.mr, region);
     Ok(boxed(Mr { context, pd, addr, length, handle: info.mr.0, lkey: info.lkey, rkey: info.rkey }))
 }
