@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use crate::errno::{minus_one, object};
+use crate::errno::object;
 use crate::layout::{CompChannel, Context, Cq};
 use crate::owned::{OwnedCq, acknowledge, given};
 use crate::ring::{event_fd, ring, take};
@@ -54,7 +54,7 @@ impl CqObject {
         let before = events.len();
         events.retain(|cq| *cq != self.told.element as usize);
         for _ in events.len()..before {
-            let _ = take(owned.fd.as_raw_fd(), false);
+            let _ = take(owned.fd.as_raw_fd());
         }
     }
 }
@@ -82,7 +82,16 @@ pub(crate) unsafe fn destroy(channel: *mut CompChannel) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Takes the next event, after a thread was set to watch the device.
+/// What is rung for each event.
+///
+/// # Safety
+/// The verbs contract of `ibv_get_cq_event`.
+pub(crate) unsafe fn bell(channel: *mut CompChannel) -> Result<RawFd, c_int> {
+    // SAFETY: the caller's word.
+    Ok(unsafe { given(channel.cast::<Owned>())? }.fd.as_raw_fd())
+}
+
+/// Takes the next event; whether there was one: what it was rung for may have gone with its CQ meanwhile.
 ///
 /// # Safety
 /// The verbs contract of `ibv_get_cq_event`.
@@ -90,26 +99,19 @@ pub(crate) unsafe fn get(
     channel: *mut CompChannel,
     cq: *mut *mut Cq,
     cq_context: *mut *mut c_void,
-) -> c_int {
-    minus_one(|| {
-        // SAFETY: the caller's word.
-        let owned = unsafe { given(channel.cast::<Owned>())? };
-        let (_events, found) = loop {
-            take(owned.fd.as_raw_fd(), true)?;
-            let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
-            // What it was rung for may have gone with its CQ meanwhile.
-            if let Some(found) = events.pop_front() {
-                break (events, ptr::with_exposed_provenance_mut::<Cq>(found));
-            }
-        };
-        // SAFETY: the CQ's events go before it does; the rest is the caller's word.
-        unsafe {
-            (*found.cast::<OwnedCq>()).taken.fetch_add(1, Ordering::Relaxed);
-            *given(cq)? = found;
-            *given(cq_context)? = (*found).cq_context;
-        }
-        Ok(())
-    })
+) -> Result<bool, c_int> {
+    // SAFETY: the caller's word.
+    let owned = unsafe { given(channel.cast::<Owned>())? };
+    let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(found) = events.pop_front() else { return Ok(false) };
+    let found = ptr::with_exposed_provenance_mut::<Cq>(found);
+    // SAFETY: the CQ's events go before it does, and the lock is held; the rest is the caller's word.
+    unsafe {
+        (*found.cast::<OwnedCq>()).taken.fetch_add(1, Ordering::Relaxed);
+        *given(cq)? = found;
+        *given(cq_context)? = (*found).cq_context;
+    }
+    Ok(true)
 }
 
 #[unsafe(no_mangle)]

@@ -275,6 +275,11 @@ impl Engine {
         self.lock()
     }
 
+    /// Whether it is not that of a parent whose memory this process has, by `vfork`.
+    pub(crate) fn is_of_this_process(&self) -> bool {
+        self.process == std::process::id()
+    }
+
     /// Has the thread watch: a program is about to wait for an event.
     pub(crate) fn watch(&self) {
         self.asked.store(self.polls.load(Ordering::Relaxed), Ordering::SeqCst);
@@ -408,7 +413,7 @@ impl Engine {
 /// What the device counted stays to be read, though nobody drops it. Signal handlers may call it.
 pub(crate) extern "C" fn last_words() {
     // A child of `vfork` has its parent's memory, and is to leave it alone.
-    let engine = ENGINE.get().filter(|engine| engine.process == std::process::id());
+    let engine = ENGINE.get().filter(|engine| engine.is_of_this_process());
     if let Some(mut state) = engine.and_then(Engine::lock_at_last) {
         state.device.publish();
     }

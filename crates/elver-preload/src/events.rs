@@ -1,39 +1,61 @@
 //! Waiting for events: before a program does, a thread is set to watch the device.
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::RawFd;
 
 use crate::belongs::Belongs;
 use crate::channel;
 use crate::engine::Engine;
-use crate::errno::{code, minus_one};
+use crate::errno::{code, minus_one, whole};
 use crate::layout::{AsyncEvent, CompChannel, Context, Cq};
+use crate::ring::wait;
 use crate::told;
 
-/// Has the device watched, and waits.
-fn watched<T: Belongs>(of: *const T, wait: impl FnOnce() -> c_int) -> c_int {
-    match Engine::of(of) {
-        Ok(engine) => {
-            engine.watch();
-            wait()
+/// Has the device watched, and waits at a bell until it was rung for an event that is still there. Between the looks nothing
+/// is held, as [`wait`] asks for.
+fn await_event<T: Belongs>(
+    of: *const T,
+    bell: impl Fn() -> Result<RawFd, c_int>,
+    get: impl Fn() -> Result<bool, c_int>,
+) -> c_int {
+    let begun = whole(Err(libc::EIO), || {
+        Engine::of(of)?.watch();
+        bell()
+    });
+    let bell = match begun {
+        Ok(bell) => bell,
+        Err(error) => return minus_one(|| Err(error)),
+    };
+    loop {
+        let got = match wait(bell) {
+            0 => whole(Err(libc::EIO), &get),
+            error => Err(error),
+        };
+        match got {
+            Ok(true) => return 0,
+            Ok(false) => {}
+            Err(error) => return minus_one(|| Err(error)),
         }
-        Err(error) => minus_one(|| Err(error)),
     }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_cq_event(
+unsafe extern "C-unwind" fn ibv_get_cq_event(
     of: *mut CompChannel,
     cq: *mut *mut Cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
     // SAFETY: the verbs contract.
-    watched(of, || unsafe { channel::get(of, cq, cq_context) })
+    await_event(of, || unsafe { channel::bell(of) }, || unsafe { channel::get(of, cq, cq_context) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_async_event(context: *mut Context, to: *mut AsyncEvent) -> c_int {
+unsafe extern "C-unwind" fn ibv_get_async_event(
+    context: *mut Context,
+    to: *mut AsyncEvent,
+) -> c_int {
     // SAFETY: the verbs contract.
-    watched(context, || unsafe { told::get(context, to) })
+    await_event(context, || unsafe { told::bell(context) }, || unsafe { told::get(context, to) })
 }
 
 #[unsafe(no_mangle)]

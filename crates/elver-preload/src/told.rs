@@ -3,12 +3,11 @@
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
 use elver_verbs::{AsyncEvent as Event, DeviceAttr};
 
-use crate::errno::minus_one;
 use crate::layout::{AsyncEvent, Context, VerbsContext};
 use crate::owned::{ack_async, given, take_async};
 use crate::ring::{ring, take};
@@ -87,33 +86,34 @@ pub(crate) fn forget(told: Told) {
     let before = events.len();
     events.retain(|event| event.element != told.element);
     for _ in events.len()..before {
-        let _ = take(owned.fd.as_raw_fd(), false);
+        let _ = take(owned.fd.as_raw_fd());
     }
 }
 
-/// Takes the next event, after a thread was set to watch the device.
+/// What is rung for each event.
 ///
 /// # Safety
 /// The verbs contract of `ibv_get_async_event`.
-pub(crate) unsafe fn get(context: *mut Context, to: *mut AsyncEvent) -> c_int {
-    minus_one(|| {
-        // SAFETY: the caller's word.
-        let owned = unsafe { owned(given(context)?) };
-        let (_events, event) = loop {
-            take(owned.fd.as_raw_fd(), true)?;
-            let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
-            // What it was rung for may have gone with its object meanwhile.
-            if let Some(event) = events.pop_front() {
-                break (events, event);
-            }
-        };
-        // SAFETY: the caller's word; the object's events go before it does.
-        unsafe {
-            take_async(event.event_type, event.element);
-            *given(to)? = event;
-        }
-        Ok(())
-    })
+pub(crate) unsafe fn bell(context: *mut Context) -> Result<RawFd, c_int> {
+    // SAFETY: the caller's word.
+    Ok(unsafe { owned(given(context)?) }.fd.as_raw_fd())
+}
+
+/// Takes the next event; whether there was one: what it was rung for may have gone with its object meanwhile.
+///
+/// # Safety
+/// The verbs contract of `ibv_get_async_event`.
+pub(crate) unsafe fn get(context: *mut Context, to: *mut AsyncEvent) -> Result<bool, c_int> {
+    // SAFETY: the caller's word.
+    let owned = unsafe { owned(given(context)?) };
+    let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(event) = events.pop_front() else { return Ok(false) };
+    // SAFETY: the caller's word; the object's events go before it does, and the lock is held.
+    unsafe {
+        take_async(event.event_type, event.element);
+        *given(to)? = event;
+    }
+    Ok(true)
 }
 
 #[unsafe(no_mangle)]

@@ -45,6 +45,16 @@ fn only_what_was_connected_is_over() {
 }
 
 #[test]
+fn who_takes_a_channels_descriptor_is_no_channel() {
+    run("replaces");
+}
+
+#[test]
+fn a_child_of_vfork_closes_its_own_descriptors() {
+    run("vforks");
+}
+
+#[test]
 fn each_address_has_a_listener() {
     run("addresses");
 }

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use elver_soft::now;
 use rustix::event::{EventfdFlags, eventfd};
@@ -13,13 +13,15 @@ use crate::cm::abi::{GetEvent, Header};
 use crate::cm::command::{Command, put};
 use crate::cm::state::Cm;
 use crate::engine::Engine;
-use crate::errno::{guard, set};
+use crate::errno::{guard, set, whole};
 use crate::fork::generation;
-use crate::ring::take;
+use crate::ring::wait;
 
 /// Descriptors that can be an event channel: the generation of the process that opened each, or 0. Calls
 /// look here first, and signal handlers may make them.
 static CHANNELS: [AtomicU32; 1 << 16] = [const { AtomicU32::new(0) }; 1 << 16];
+/// Whether there was one.
+static HAS_CHANNELS: AtomicBool = AtomicBool::new(false);
 /// The name that is answered for.
 pub(crate) const NAME: &[u8] = b"/dev/infiniband/rdma_cm";
 /// GET_EVENT.
@@ -66,6 +68,7 @@ pub(crate) fn open(flags: c_int) -> Result<RawFd, c_int> {
     };
     cm.open(fd, held);
     channel.store(generation(), Ordering::Relaxed);
+    HAS_CHANNELS.store(true, Ordering::Relaxed);
     static LEAVING: Once = Once::new();
     LEAVING.call_once(|| {
         // SAFETY: the function takes nothing.
@@ -88,11 +91,11 @@ extern "C" fn leave() {
     });
 }
 
-/// Answers what a program writes to an event channel.
+/// Answers what a program writes to an event channel; false if it wants an event, and none has come since the bell rang.
 ///
 /// # Safety
 /// `bytes` is what librdmacm writes: addresses in it are of room that it has.
-unsafe fn answer(fd: RawFd, bytes: &[u8]) -> Result<(), c_int> {
+unsafe fn answer(fd: RawFd, bytes: &[u8], rang: bool) -> Result<bool, c_int> {
     const HEADER: usize = size_of::<Header>();
     let header: &[u8; HEADER] = bytes.first_chunk().ok_or(libc::EINVAL)?;
     let number = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
@@ -105,16 +108,15 @@ unsafe fn answer(fd: RawFd, bytes: &[u8]) -> Result<(), c_int> {
     let engine = Engine::get()?;
     if number == GET_EVENT {
         let wanted: &[u8; size_of::<GetEvent>()] = body.first_chunk().ok_or(libc::EINVAL)?;
-        loop {
-            // Without the lock: it waits, unless the program made the descriptor nonblocking.
-            take(fd, true)?;
-            let event = engine.lock().cm.as_mut().ok_or(libc::EBADF)?.take(fd);
-            match event {
-                // Another thread was faster, or the event is gone.
-                Err(libc::EAGAIN) => continue,
-                event => return put(u64::from_ne_bytes(*wanted), room, event?),
-            }
+        if !rang {
+            return Ok(false);
         }
+        let event = engine.lock().cm.as_mut().ok_or(libc::EBADF)?.take(fd);
+        return match event {
+            // Another thread was faster, or the event is gone.
+            Err(libc::EAGAIN) => Ok(false),
+            event => put(u64::from_ne_bytes(*wanted), room, event?).map(|()| true),
+        };
     }
     let mut state = engine.lock();
     let state = &mut *state;
@@ -124,52 +126,114 @@ unsafe fn answer(fd: RawFd, bytes: &[u8]) -> Result<(), c_int> {
     cm.step(&mut state.device, now());
     elver_verbs::Device::progress(&mut state.device);
     state.tell();
-    done
+    done.map(|()| true)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, count: usize) -> isize {
+unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, count: usize) -> isize {
     if !is_channel(fd) {
         // SAFETY: the contract of `write`(2).
         return unsafe { libc::syscall(libc::SYS_write, fd, bytes, count) as isize };
     }
-    let done = guard(Err(libc::EIO), || {
-        if bytes.is_null() {
-            return Err(libc::EFAULT);
-        }
-        // SAFETY: the contract of `write`(2), and of the device.
-        unsafe { answer(fd, std::slice::from_raw_parts(bytes.cast(), count)) }
-    });
-    match done {
-        Ok(()) => count as isize,
-        Err(error) => {
+    let mut rang = false;
+    loop {
+        let done = whole(Err(libc::EIO), || {
+            if bytes.is_null() {
+                return Err(libc::EFAULT);
+            }
+            // SAFETY: the contract of `write`(2), and of the device.
+            unsafe { answer(fd, std::slice::from_raw_parts(bytes.cast(), count), rang) }
+        });
+        let error = match done {
+            Ok(true) => return count as isize,
+            // Unless the program made the descriptor nonblocking.
+            Ok(false) => wait(fd),
+            Err(error) => error,
+        };
+        if error != 0 {
             set(error);
-            -1
+            return -1;
         }
+        rang = true;
     }
+}
+
+/// Ends a channel whose descriptor is closed, or another file's from now on.
+#[cold]
+fn ended(fd: c_int) {
+    whole((), || {
+        let inherited = is_inherited(fd);
+        let engine = Engine::get();
+        if engine.is_ok_and(|engine| !engine.is_of_this_process()) {
+            // A child of `vfork` has its parent's memory, and descriptors of its own.
+            return;
+        }
+        CHANNELS[fd as usize].store(0, Ordering::Relaxed);
+        let (Ok(engine), false) = (engine, inherited) else { return };
+        let mut state = engine.lock();
+        let state = &mut *state;
+        if let Some(cm) = &mut state.cm {
+            cm.close(now(), fd);
+            cm.step(&mut state.device, now());
+            elver_verbs::Device::progress(&mut state.device);
+        }
+    });
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     if is_channel(fd) {
-        guard((), || {
-            let inherited = is_inherited(fd);
-            CHANNELS[fd as usize].store(0, Ordering::Relaxed);
-            let Ok(engine) = Engine::get() else { return };
-            if inherited {
-                return;
-            }
-            let mut state = engine.lock();
-            let state = &mut *state;
-            if let Some(cm) = &mut state.cm {
-                cm.close(now(), fd);
-                cm.step(&mut state.device, now());
-                elver_verbs::Device::progress(&mut state.device);
-            }
-        });
+        ended(fd);
     }
     // SAFETY: the contract of `close`(2).
     unsafe { libc::syscall(libc::SYS_close, fd) as c_int }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    // With flags none is closed, or none of other threads'.
+    if flags == 0 && HAS_CHANNELS.load(Ordering::Relaxed) {
+        let last = last.min(CHANNELS.len() as c_uint - 1);
+        (first..=last).map(|fd| fd as c_int).filter(|fd| is_channel(*fd)).for_each(ended);
+    }
+    // SAFETY: the contract of `close_range`(2).
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) as c_int }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    // SAFETY: as above.
+    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
+}
+
+/// Ends a channel whose descriptor becomes a copy of another.
+fn copied(from: c_int, to: c_int) {
+    // SAFETY: it is asked for flags, and may be no descriptor.
+    let copies = || from != to && unsafe { libc::fcntl(from, libc::F_GETFD) } != -1;
+    if is_channel(to) && copies() {
+        ended(to);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    if flags & !libc::O_CLOEXEC == 0 {
+        copied(from, to);
+    }
+    // SAFETY: the contract of `dup3`(2).
+    unsafe { libc::syscall(libc::SYS_dup3, from, to, flags) as c_int }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+    copied(from, to);
+    // Not every machine has a call for it.
+    if from == to {
+        // SAFETY: it is asked for flags, and may be no descriptor.
+        return if unsafe { libc::fcntl(from, libc::F_GETFD) } == -1 { -1 } else { to };
+    }
+    // SAFETY: the contract of `dup2`(2).
+    unsafe { libc::syscall(libc::SYS_dup3, from, to, 0) as c_int }
 }
 
 /// Makes what `fstat` says of a channel what it says of the device.

@@ -678,6 +678,6 @@ fn put(param: &mut ConnParam, private: &[u8]) {
 /// Takes back what was rung for events that are gone.
 fn unring(channel: &Channel, count: usize) {
     for _ in 0..count {
-        let _ = take(channel.fd.as_raw_fd(), false);
+        let _ = take(channel.fd.as_raw_fd());
     }
 }

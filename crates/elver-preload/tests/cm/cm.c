@@ -1,9 +1,13 @@
 /* What rdma_cm tells of ids. No connection here has a QP: their numbers are all that is said of these. */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <stdint.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../abuse/check.h"
@@ -193,12 +197,91 @@ static void addresses(void)
 	CODE(rdma_destroy_id(everywhere), 0);
 }
 
+/* A pipe's end in place of a channel: what is written there goes into the pipe. */
+static void replaced(int (*replace)(int from, int to))
+{
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8);
+	struct rdma_event_channel *old = clients;
+	struct rdma_cm_id *id = asks("127.0.0.1", port_of(listens));
+	struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+	accepted(request, id);
+	int ends[2];
+	char found[6] = "";
+	CODE(pipe(ends), 0);
+	/* What can be no copy of a descriptor ends nothing. */
+	CODE(replace(1000000, old->fd), -1);
+	CODE(replace(ends[1], old->fd), old->fd);
+	CODE(next(servers, RDMA_CM_EVENT_DISCONNECTED).id == request, 1);
+	CODE(write(old->fd, "hello", 5), 5);
+	CODE(read(ends[0], found, 5), 5);
+	CODE(strcmp(found, "hello"), 0);
+	CODE(close(old->fd), 0);
+	MADE(clients, rdma_create_event_channel());
+	CODE(rdma_destroy_id(request), 0);
+	CODE(rdma_destroy_id(listens), 0);
+}
+
+static int by_dup2(int from, int to)
+{
+	return dup2(from, to);
+}
+
+static int by_dup3(int from, int to)
+{
+	return dup3(from, to, O_CLOEXEC);
+}
+
+static int by_close_range(int from, int to)
+{
+	if (fcntl(from, F_GETFD) == -1)
+		return -1;
+	CODE(close_range(to, to, CLOSE_RANGE_CLOEXEC), 0);
+	CODE(close_range(to, to, 0), 0);
+	return fcntl(from, F_DUPFD, to);
+}
+
+static void replaces(void)
+{
+	replaced(by_dup2);
+	replaced(by_dup3);
+	replaced(by_close_range);
+}
+
+/* Ends a child of vfork, which closes what it has of its parent's in all ways. */
+static void child_closes(void)
+{
+	int status;
+	pid_t pid = vfork();
+	if (pid == 0) {
+		dup2(servers->fd, clients->fd);
+		close(servers->fd);
+		closefrom(3);
+		_exit(0);
+	}
+	CODE(waitpid(pid, &status, 0) == pid && status == 0, 1);
+}
+
+static void vforks(void)
+{
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8);
+	child_closes();
+	struct rdma_cm_id *id = asks("127.0.0.1", port_of(listens));
+	struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+	child_closes();
+	accepted(request, id);
+	CODE(rdma_destroy_id(request), 0);
+	next(clients, RDMA_CM_EVENT_DISCONNECTED);
+	CODE(rdma_destroy_id(id), 0);
+	CODE(rdma_destroy_id(listens), 0);
+}
+
 int main(int count, char **words)
 {
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses } };
+	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses },
+		      { "replaces", replaces }, { "vforks", vforks } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
 	for (size_t which = 0; which < sizeof(cases) / sizeof(cases[0]); which++)
