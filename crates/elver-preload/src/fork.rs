@@ -9,8 +9,11 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 /// Rises in a child, so that all that it inherited is of an older one.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 
+/// As many descriptors as a child closes: those to as many peers as there may be, and some.
+const INHERITED_MAX: usize = 1 << 11;
+
 /// Descriptors that a child closes: with them it would keep open what its parent wants to end.
-static INHERITED: [AtomicI32; 8] = [const { AtomicI32::new(-1) }; 8];
+static INHERITED: [AtomicI32; INHERITED_MAX] = [const { AtomicI32::new(-1) }; INHERITED_MAX];
 
 /// One at a time makes something; nobody does while a thread forks.
 struct Making(UnsafeCell<libc::pthread_mutex_t>);
@@ -30,6 +33,15 @@ pub(crate) fn generation() -> u32 {
 pub(crate) fn close_in_child(fd: RawFd) {
     for slot in &INHERITED {
         if slot.compare_exchange(-1, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// The same no longer: it is about to be closed, and its number another's.
+pub(crate) fn keep_in_child(fd: RawFd) {
+    for slot in &INHERITED {
+        if slot.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             return;
         }
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,6 +16,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, geteuid};
 
+use crate::fork::{close_in_child, keep_in_child};
 use crate::identity::{Identity, credentials};
 
 use super::lane::{Lane, LaneView};
@@ -60,7 +61,7 @@ pub(crate) struct Peer {
     pub(crate) lane: Lane,
     pub(crate) lane_view: LaneView,
     bell: OwnedFd,
-    /// It hangs up when the process ends or becomes another program.
+    /// It hangs up when the process ends or becomes another program, whose children do not have it therefore.
     pub(crate) socket: OwnedFd,
     /// It is reached by packets from now on.
     closed: AtomicBool,
@@ -175,6 +176,12 @@ fn probe(pid: Pid, table_at: u64) -> Result<(), Refusal> {
     }
 }
 
+impl Drop for Peer {
+    fn drop(&mut self) {
+        keep_in_child(self.socket.as_raw_fd());
+    }
+}
+
 impl Peer {
     /// Makes both ends of a fresh socket known to each other; who `asks` speaks first.
     pub(crate) fn meet(
@@ -192,6 +199,7 @@ impl Peer {
         let Greeting { table_at, address, view, lane: lane_view, bell } = hear(&socket)?;
         probe(pid, table_at)?;
         let closed = AtomicBool::new(true);
+        close_in_child(socket.as_raw_fd());
         let peer = admit(Peer { identity, address, view, lane, lane_view, bell, socket, closed })?;
         // From here on the other may reach for this one's memory: this one knows whom to wait for.
         if asks {
