@@ -507,7 +507,12 @@ impl State {
                 | AsyncEvent::CommEst(qp)
                 | AsyncEvent::SqDrained(qp)
                 | AsyncEvent::QpLastWqeReached(qp)
-                | AsyncEvent::DctAccessErr(qp) => self.qps.get(&qp).copied(),
+                | AsyncEvent::DctAccessErr(qp) => {
+                    // Of a target all are told who opened it.
+                    let all = self.xrc.objects(qp);
+                    all.iter().for_each(|told| told::tell(*told, event));
+                    if all.is_empty() { self.qps.get(&qp).copied() } else { None }
+                }
                 AsyncEvent::SrqErr(srq) | AsyncEvent::SrqLimitReached(srq) => {
                     self.srqs.get(&srq).copied()
                 }

@@ -149,13 +149,13 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
                     timed.forget(qp_num);
                 }
             }
-            let other = state.xrc.close(handle, qp);
-            if let Some(told) = state.qps.remove(&handle) {
-                told::forget(told);
-            }
-            if let Some(other) = other {
-                state.qps.insert(handle, other);
-            }
+            match state.xrc.close(handle, qp) {
+                Some(other) => state.qps.insert(handle, other),
+                None => state.qps.remove(&handle),
+            };
+            // SAFETY: the verbs contract.
+            let context = unsafe { (*qp).context };
+            told::forget(Told { context, element: qp.cast() });
         }
         let owned = qp.cast::<OwnedQp>();
         // SAFETY: it is ours, and events of it come no more; then nothing knows it.

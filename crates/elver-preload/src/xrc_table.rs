@@ -87,6 +87,11 @@ impl Xrc {
         }
     }
 
+    /// The objects that stand for a QP, if it is a target: all are told of its events.
+    pub(crate) fn objects(&self, qp: Handle) -> &[Told] {
+        self.targets.get(&qp).map_or(&[], |(_, objects)| objects)
+    }
+
     pub(crate) fn add_srq(&mut self, srq: SrqHandle) {
         self.srqs.insert(srq);
     }
@@ -109,5 +114,32 @@ impl Xrc {
             self.targets.remove(&qp);
         }
         first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+
+    #[test]
+    fn all_who_opened_a_target_are_told_until_they_close_it() {
+        let mut xrc = Xrc::default();
+        let (target, domain) = (Handle(7), Domain(3));
+        assert!(xrc.objects(target).is_empty());
+        xrc.add_target(target, domain);
+        let objects = [8, 16].map(ptr::without_provenance_mut::<Qp>);
+        for object in objects {
+            let told = Told { context: ptr::null_mut(), element: object.cast() };
+            xrc.add_object(target, told);
+        }
+        let told = |xrc: &Xrc| xrc.objects(target).iter().map(|it| it.element).collect::<Vec<_>>();
+        assert_eq!(told(&xrc), objects.map(|object| object.cast()));
+        assert!(xrc.is_shared(target) && xrc.has_target(target, domain));
+        assert!(xrc.close(target, objects[0]).is_some_and(|it| it.element == objects[1].cast()));
+        assert_eq!(told(&xrc), [objects[1].cast()]);
+        assert!(xrc.close(target, objects[1]).is_none());
+        assert!(!xrc.has_target(target, domain));
     }
 }
