@@ -12,6 +12,10 @@ use crate::layout::{AsyncEvent, Context, VerbsContext};
 use crate::owned::{ack_async, given, take_async};
 use crate::ring::{ring, take};
 
+/// Peers cause some events as often as they like (a DCT's access errors), and a program need not take them: behind so many
+/// that wait, each is told of once.
+const MANY: usize = 1 << 10;
+
 /// A context, and what a program does not see of it.
 #[repr(C)]
 pub(crate) struct Owned {
@@ -74,6 +78,10 @@ fn queue(told: Told, event_type: u32) {
     // SAFETY: objects leave the engine's tables before they are freed, and their contexts after.
     let owned = unsafe { owned(told.context) };
     let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_it = |it: &AsyncEvent| (it.element, it.event_type) == (told.element, event_type);
+    if events.len() >= MANY && events.iter().any(is_it) {
+        return;
+    }
     events.push_back(AsyncEvent { element: told.element, event_type });
     ring(&owned.fd);
 }
