@@ -528,7 +528,7 @@ fn what_parts_ends_the_connection_at_the_peer() {
 
     // Asked for, and not answered.
     let mut world = World::new(1, NONE);
-    world.server().listen(SERVICE, 1).unwrap();
+    world.server().listen(HERE, 1).unwrap();
     let ours = world.client().connect(Time::ZERO, &offer(&[])).unwrap();
     let Event::Request(theirs, _) = world.event(1) else { panic!("a request comes") };
     let (to, bytes) = kept(world.client(), ours);
@@ -557,7 +557,7 @@ fn what_parts_ends_the_connection_at_the_peer() {
     // Connected, from either side, and while the other end of it goes.
     for end in [0, 1] {
         let mut world = World::new(end as u64, NONE);
-        world.server().listen(SERVICE, 1).unwrap();
+        world.server().listen(HERE, 1).unwrap();
         let (ours, theirs) = world.connected();
         let (id, other, from) = [(ours, theirs, CLIENT), (theirs, ours, SERVER)][end];
         let (_, bytes) = kept(&mut world.ends[end], id);

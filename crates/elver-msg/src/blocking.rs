@@ -12,7 +12,7 @@ impl Inner {
         to: u32,
         tag: u32,
         bytes: &[u8],
-        check: impl Fn(&Inner) -> Option<Error>,
+        check: impl Fn(&Inner, RequestId) -> Option<Error>,
     ) -> Result<(), Error> {
         let id = self.engine.send(to, tag, bytes.len() as u64, Held::Lent)?;
         let mut lent = Lent { send: Some((id, bytes)), receive: None };
@@ -31,7 +31,7 @@ impl Inner {
         let id = self.engine.send(to, tag, region.len(), Held::Own(Payload::from(region)))?;
         let mut lent = Lent::none();
         self.send_to(to, &mut lent);
-        match self.finish_send(id, &mut lent, |_| None) {
+        match self.finish_send(id, &mut lent, |_, _| None) {
             Err(Error::Itself) => {
                 let mut copy = vec![0; region.len() as usize];
                 region.read(0, &mut copy)?;
@@ -60,12 +60,12 @@ impl Inner {
         &mut self,
         id: RequestId,
         lent: &mut Lent<'_>,
-        check: impl Fn(&Inner) -> Option<Error>,
+        check: impl Fn(&Inner, RequestId) -> Option<Error>,
     ) -> Result<(), Error> {
         self.wait_batching(None, lent, |inner| match inner.take(id) {
             Some((how, _)) => Some(how.map(drop)),
             None if inner.is_stuck(id) => Some(Err(Error::Itself)),
-            None => check(inner).map(Err),
+            None => check(inner, id).map(Err),
         })
     }
 
@@ -75,7 +75,7 @@ impl Inner {
         &mut self,
         wanted: Wanted,
         into: &mut [u8],
-        check: impl Fn(&Inner) -> Option<Error>,
+        check: impl Fn(&Inner, RequestId) -> Option<Error>,
     ) -> Result<Status, Error> {
         let id = self.engine.receive_into(wanted, into)?;
         let mut lent = Lent { send: None, receive: Some((id, into)) };
@@ -87,7 +87,7 @@ impl Inner {
         &mut self,
         (to, tag, bytes): (u32, u32, &[u8]),
         (wanted, into): (Wanted, &mut [u8]),
-        check: impl Fn(&Inner) -> Option<Error>,
+        check: impl Fn(&Inner, RequestId) -> Option<Error>,
     ) -> Result<Status, Error> {
         let receive = self.engine.receive_into(wanted, into)?;
         let send = match self.engine.send(to, tag, bytes.len() as u64, Held::Lent) {
@@ -113,12 +113,12 @@ impl Inner {
         &mut self,
         id: RequestId,
         lent: &mut Lent<'_>,
-        check: impl Fn(&Inner) -> Option<Error>,
+        check: impl Fn(&Inner, RequestId) -> Option<Error>,
     ) -> Result<Status, Error> {
         let received = self.wait(None, lent, |inner| match inner.take(id) {
             Some((how, _)) => Some(how),
             None if inner.is_stuck(id) => Some(Err(Error::Itself)),
-            None => check(inner).map(Err),
+            None => check(inner, id).map(Err),
         });
         if received.is_err() {
             self.engine.abandon(id, None);

@@ -142,13 +142,13 @@ impl Group {
     /// Sends a message, and returns when the bytes may be used again: a short one is on its way or waits for room at
     /// this end, a long one has been received in part at least. So a long one waits until its receiver receives.
     ///
-    /// To itself a rank sends without waiting: what is not received by then is copied.
+    /// To itself a rank sends without waiting: what is not received by then is copied. No signal ends the wait.
     ///
     /// # Errors
     /// [`Error::Rank`], [`Error::Tag`], [`Error::TooLong`]; [`Error::Lost`] if the receiver is not there.
     pub fn send(&self, to: u32, tag: u32, bytes: &[u8]) -> Result<(), Error> {
         self.check(to, tag)?;
-        self.inner.borrow_mut().send(to, tag, bytes, |_| None)
+        self.inner.borrow_mut().send(to, tag, bytes, |_, _| None)
     }
 
     /// The same, of registered memory. A long message is not copied if its receiver has such too.
@@ -178,7 +178,8 @@ impl Group {
     /// # Errors
     /// [`Error::Truncated`] if the first message that fits is longer: it stays, and can be received with more room.
     /// [`Error::Lost`] if the sender is not there, or, of [`Source::Any`], if any rank has died;
-    /// [`Error::Itself`] if nobody else could send it. [`Error::Rank`], [`Error::Tag`].
+    /// [`Error::Itself`] if nobody else could send it. [`Error::Rank`], [`Error::Tag`]. [`Error::Session`] if a signal came
+    /// before a message did ([`elver::SessionOptions::end_on_signal`]).
     pub fn recv(
         &self,
         source: impl Into<Source>,
@@ -186,7 +187,7 @@ impl Group {
         into: &mut [u8],
     ) -> Result<Status, Error> {
         let wanted = self.wanted(source.into(), tag.into())?;
-        self.inner.borrow_mut().receive(wanted, into, |_| None)
+        self.inner.borrow_mut().receive(wanted, into, Inner::interruption_of)
     }
 
     /// The same, into memory that grows to the message's length.
@@ -277,7 +278,8 @@ impl Group {
     pub fn probe(&self, source: impl Into<Source>, tag: impl Into<Tag>) -> Result<Status, Error> {
         let wanted = self.wanted(source.into(), tag.into())?;
         self.inner.borrow_mut().wait(None, &mut Lent::none(), |inner| {
-            inner.probed(&wanted).or_else(|| inner.probe_is_stuck(&wanted))
+            let found = inner.probed(&wanted).or_else(|| inner.probe_is_stuck(&wanted));
+            found.or_else(|| inner.interruption().map(Err))
         })
     }
 

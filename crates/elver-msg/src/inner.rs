@@ -50,6 +50,8 @@ pub(crate) struct Inner {
     idle: Option<Instant>,
     /// Nothing moved by the last look of the wait that goes on.
     still: bool,
+    /// A signal came in it.
+    interrupted: bool,
     spin: Duration,
     /// Collective operations by now.
     pub(crate) collectives: u32,
@@ -78,6 +80,7 @@ impl Inner {
             unreadable: 0,
             idle: None,
             still: false,
+            interrupted: false,
             spin: options.spin,
             collectives: 0,
         }
@@ -138,7 +141,7 @@ impl Inner {
         mut done: impl FnMut(&mut Inner) -> Option<Result<T, Error>>,
     ) -> Result<T, Error> {
         let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
-        self.still = false;
+        (self.still, self.interrupted) = (false, false);
         let mut looks = 0u32;
         loop {
             if let Some(done) = done(self) {
@@ -164,6 +167,17 @@ impl Inner {
             }
             self.rest(now, left, lent)?;
         }
+    }
+
+    /// What a signal ends the wait with, where such a wait ends: one by whose end nothing is lost, and nothing sent that
+    /// seems not to be.
+    pub(crate) fn interruption(&self) -> Option<Error> {
+        self.interrupted.then(|| elver::Error::Interrupted.into())
+    }
+
+    /// The same of a wait for a request: a message that has begun to come is taken, and one that was sent goes.
+    pub(crate) fn interruption_of(&self, id: RequestId) -> Option<Error> {
+        self.interruption().filter(|_| self.engine.is_posted(id))
     }
 
     /// Whether this end has nothing to do before something comes.
@@ -350,12 +364,12 @@ impl Inner {
         self.flush(lent);
         let mut slice = at_most.unwrap_or(LONGEST).min(LONGEST);
         if let Some(connecting) = self.reads.connecting() {
-            return match connecting.wait(Some(slice.min(CONNECT_LOOK))) {
-                Err(error @ (elver::Error::Interrupted | elver::Error::NodeGone)) => {
-                    Err(error.into())
-                }
-                _ => Ok(()),
-            };
+            let waited = connecting.wait(Some(slice.min(CONNECT_LOOK)));
+            // How it ended is looked for where it is gone on with.
+            return self.slept(waited.map(drop).or_else(|error| match error {
+                elver::Error::Refused { .. } => Ok(()),
+                error => Err(error),
+            }));
         }
         let mut told = false;
         for link in self.links.iter_mut().flatten() {
@@ -374,9 +388,16 @@ impl Inner {
             // What came before the others knew of it is looked for once more.
             return Ok(());
         }
-        match self.session.wait_ready(Some(slice)) {
-            Ok(_) | Err(elver::Error::TimedOut | elver::Error::Woken) => Ok(()),
-            Err(error) => Err(error.into()),
+        let slept = self.session.wait_ready(Some(slice));
+        self.slept(slept.map(drop))
+    }
+
+    fn slept(&mut self, slept: Result<(), elver::Error>) -> Result<(), Error> {
+        match slept {
+            Ok(()) | Err(elver::Error::TimedOut | elver::Error::Woken) => {}
+            Err(elver::Error::Interrupted) => self.interrupted = true,
+            Err(error) => return Err(error.into()),
         }
+        Ok(())
     }
 }

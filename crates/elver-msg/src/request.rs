@@ -56,7 +56,7 @@ impl Request {
             self.inner.borrow_mut().wait(None, &mut Lent::none(), |inner| match inner.take(id) {
                 Some((how, memory)) => Some(how.map(|status| (status, memory))),
                 None if inner.is_stuck(id) => Some(Err(Error::Itself)),
-                None => None,
+                None => inner.interruption_of(id).map(Err),
             });
         let (status, memory) = waited?;
         self.taken = true;
@@ -89,7 +89,7 @@ pub(crate) fn wait_any(
         match over {
             Some(at) => Some(Ok(Some(at))),
             None if ids.iter().all(|id| inner.is_stuck(*id)) => Some(Err(Error::Itself)),
-            None => None,
+            None => inner.interruption().map(Err),
         }
     });
     match waited {

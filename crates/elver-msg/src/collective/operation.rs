@@ -50,13 +50,13 @@ impl<'a> Operation<'a> {
 
     pub(super) fn send(&mut self, to: u32, bytes: &[u8]) -> Result<(), Error> {
         let tag = self.tag();
-        self.inner.send(to, tag, bytes, dead)
+        self.inner.send(to, tag, bytes, |inner, _| dead(inner))
     }
 
     /// Receives as many bytes as there is room for.
     pub(super) fn receive(&mut self, from: u32, into: &mut [u8]) -> Result<(), Error> {
         let (wanted, ours) = (self.wanted(from), into.len() as u64);
-        let received = self.inner.receive(wanted, into, dead);
+        let received = self.inner.receive(wanted, into, |inner, _| dead(inner));
         self.fits(received, ours)
     }
 
@@ -67,7 +67,8 @@ impl<'a> Operation<'a> {
         (from, into): (u32, &mut [u8]),
     ) -> Result<(), Error> {
         let (tag, wanted, ours) = (self.tag(), self.wanted(from), into.len() as u64);
-        let received = self.inner.exchange((to, tag, bytes), (wanted, into), dead);
+        let received =
+            self.inner.exchange((to, tag, bytes), (wanted, into), |inner, _| dead(inner));
         self.fits(received, ours)
     }
 

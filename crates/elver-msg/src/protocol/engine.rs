@@ -243,6 +243,11 @@ impl<M: Memory> Engine<M> {
         }
     }
 
+    /// Whether a receive waits for a message, none of which has come.
+    pub fn is_posted(&self, id: RequestId) -> bool {
+        self.requests.get(id).is_some_and(|request| matches!(request.phase, Phase::Posted))
+    }
+
     /// Nobody asks for a request any more. A receive that has no message yet is withdrawn; one that has goes
     /// on, and its message is lost. A send goes on, with memory of its own if `memory` is given.
     pub fn abandon(&mut self, id: RequestId, memory: Option<M>) {

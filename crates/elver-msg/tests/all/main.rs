@@ -11,6 +11,7 @@ mod meeting;
 mod messages;
 mod protocol;
 mod random;
+mod signals;
 mod unexpected;
 
 /// What is hot allocates nothing: `allocations` counts.

@@ -92,7 +92,7 @@ fn strangers_are_refused_at_the_rendezvous() {
 /// Who connects and says nothing takes nobody's place, however many they are.
 #[test]
 fn silent_strangers_keep_nobody_out() {
-    let node = TestNode::start(config(83, 1));
+    let node = TestNode::start(config(57, 1));
     let (came, _) = at_rendezvous(&node, 2, |launched| {
         let session = session_at(&node);
         let elver_msg::Address { gid, port } = launched.rendezvous;
