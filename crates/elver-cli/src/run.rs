@@ -16,6 +16,7 @@ use clap::Args;
 use elver_console::Failure;
 use elver_farewell::KEEPER;
 use elver_node::config::SOCKET_VARIABLE;
+use rustix::process::getpid;
 
 use crate::keeper;
 
@@ -133,8 +134,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         command.env("ELVER_ADDRESS", address.to_string());
     }
     ask(&mut command, args)?;
-    // A program runs without one too; then its peers on other hosts are not told that it was killed.
+    // A program runs without one too; then its peers on other hosts are not told that it was killed. The first process of a
+    // container would have it for a child, and the kernel ends both together.
     if !args.streams
+        && !getpid().is_init()
         && std::env::var_os(KEEPER).is_none()
         && let Ok(name) = keeper::start()
     {
