@@ -2,7 +2,7 @@
 
 use elver_verbs::{
     AccessFlags, BindMw, Memory, MemoryError, Mr, MrInfo, Mw, MwInfo, ObjectKind, Pd, Sge,
-    VerbsError, WcStatus,
+    VerbsError, WcStatus, check_region,
 };
 
 use crate::aside::{Desk, ERRAND_BYTES_MAX};
@@ -78,31 +78,6 @@ pub struct MrChange<M> {
 pub(crate) struct Segment {
     pub(crate) place: Place,
     pub(crate) length: u32,
-}
-
-/// Checks what a region is to be.
-fn check_region(
-    access: AccessFlags,
-    base: u64,
-    length: u64,
-    length_max: u64,
-) -> Result<(), VerbsError> {
-    if access.intersects(AccessFlags::REMOTE_CHANGES) && !access.contains(AccessFlags::LOCAL_WRITE)
-    {
-        return Err(VerbsError::InvalidArgument {
-            what: "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE as well",
-        });
-    }
-    if length > length_max {
-        let (name, min) = ("MR length", 0);
-        return Err(VerbsError::OutOfRange { name, value: length, min, max: length_max });
-    }
-    if base.checked_add(length).is_none() {
-        return Err(VerbsError::InvalidArgument {
-            what: "iova + length exceeds the 64-bit address space",
-        });
-    }
-    Ok(())
 }
 
 impl<M: Memory> Regions<M> {

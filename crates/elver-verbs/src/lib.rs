@@ -29,6 +29,7 @@ mod maybe;
 mod memory;
 mod qp;
 pub mod qp_state;
+mod region;
 mod time;
 mod vqp;
 mod wc;
@@ -48,6 +49,7 @@ pub use qp::{
     AddressVector, DciInit, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpMade, QpState, QpType,
     qpn_valid,
 };
+pub use region::check_region;
 pub use time::Time;
 pub use vqp::{Class, ConnectOptions, Policy, Via, VqpState};
 pub use wc::{AccessFault, Wc, WcFlags, WcOpcode, WcStatus};

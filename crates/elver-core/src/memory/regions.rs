@@ -22,7 +22,7 @@
 //! - Where `F'` is larger than `max(L, F)`, there is no `P` of use; it is `F`, as if the peer had the
 //!   owner's retries, and the first rule holds again.
 
-use elver_verbs::{AccessFlags, Device, Mr, MrInfo, Time, VerbsError};
+use elver_verbs::{AccessFlags, Device, Mr, MrInfo, Time, VerbsError, check_region};
 
 #[cfg(doc)]
 use elver_control::Terms;
@@ -65,17 +65,8 @@ impl<D: Device> Core<D> {
         iova: Option<u64>,
         access: AccessFlags,
     ) -> Result<MrInfo, CoreError> {
-        let full = self.mrs.is_full();
-        let limit = u64::from(self.config.max_mrs);
-        let entry = self.open_client(client)?;
-        if entry.mrs >= entry.limits.mrs {
-            let limit = u64::from(entry.limits.mrs);
-            return Err(CoreError::Limit { what: "regions of a client", limit, setting: "mrs" });
-        }
-        if full {
-            return Err(CoreError::Limit { what: "regions", limit, setting: "max_mrs" });
-        }
-        let account = entry.limits.account;
+        self.has_mr_room(client)?;
+        let account = self.open_client(client)?.limits.account;
         let info = self.device.reg_mr(self.pool.pd, memory.clone(), iova, access)?;
         let open = access.intersects(REMOTE);
         if open && let Err(error) = self.valid_mrs.open(&info, access) {
@@ -95,6 +86,37 @@ impl<D: Device> Core<D> {
         });
         self.open_client(client)?.mrs += 1;
         Ok(info)
+    }
+
+    /// Whether memory of `len` bytes could be registered now: to be asked before somebody makes it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Core::reg_mr`], but for what the device finds in the memory itself.
+    #[inline(never)]
+    pub fn may_reg_mr(
+        &mut self,
+        client: ClientId,
+        (iova, len): (u64, u64),
+        access: AccessFlags,
+    ) -> Result<(), CoreError> {
+        self.has_mr_room(client)?;
+        check_region(access, iova, len, self.device.query_device().max_mr_size)?;
+        Ok(())
+    }
+
+    fn has_mr_room(&mut self, client: ClientId) -> Result<(), CoreError> {
+        let full = self.mrs.is_full();
+        let limit = u64::from(self.config.max_mrs);
+        let entry = self.open_client(client)?;
+        if entry.mrs >= entry.limits.mrs {
+            let limit = u64::from(entry.limits.mrs);
+            return Err(CoreError::Limit { what: "regions of a client", limit, setting: "mrs" });
+        }
+        if full {
+            return Err(CoreError::Limit { what: "regions", limit, setting: "max_mrs" });
+        }
+        Ok(())
     }
 
     /// The region of this node's that peers reach by a key, for a client that has it. None if there is none, or if

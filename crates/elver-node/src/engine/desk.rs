@@ -207,13 +207,15 @@ impl<'a> Desk<'a> {
         let held = (!self.quotas.is_exempt(self.who.account))
             .then(|| self.quotas.of(self.who.account).bytes);
         let order = Order { slot, serial, request, len, addr, access, huge, held };
+        // Large memory takes long to make, and as long to give back.
+        self.tools.core.may_reg_mr(self.open.client, (addr, len.max(1)), access)?;
         let usage = Usage::region(order.bytes());
         self.quotas.take(self.who.account, usage)?;
         let made =
             self.tools.maker.make(order).map_err(NotHanded::from).and_then(|made| match made {
                 Some(piece) => {
-                    hand_over(self.tools.core, self.socket, self.open, &order, piece, usage)
-                        .map(Some)
+                    let tools = (&mut *self.tools.core, self.tools.maker);
+                    hand_over(tools, self.socket, self.open, &order, piece, usage).map(Some)
                 }
                 None => {
                     // Among what is leaving, so that it counts if the process dies now.
@@ -352,7 +354,7 @@ impl Open {
 /// Registers memory that was made, and sends its file. `usage` is taken from the user's quota
 /// already.
 pub(super) fn hand_over(
-    core: &mut Core<SoftDevice>,
+    (core, maker): (&mut Core<SoftDevice>, &Maker),
     socket: &Socket,
     open: &mut Open,
     order: &Order,
@@ -360,9 +362,13 @@ pub(super) fn hand_over(
     usage: Usage,
 ) -> Result<Answer<'static>, NotHanded> {
     let memory = piece.memory.clone();
-    let info = core
-        .reg_mr(open.client, memory, Some(order.addr), order.access)
-        .map_err(|error| NotHanded { refused: error.into(), kept: false })?;
+    let info = match core.reg_mr(open.client, memory, Some(order.addr), order.access) {
+        Ok(info) => info,
+        Err(error) => {
+            maker.give_back(piece.memory, piece.bytes);
+            return Err(NotHanded { refused: error.into(), kept: false });
+        }
+    };
     let memory = Some(Held::new(piece.memory, order.addr));
     let backing = Some(piece.file.clone());
     open.regions.insert(info.lkey, Region { usage, memory, backing });

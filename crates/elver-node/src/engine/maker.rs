@@ -3,7 +3,9 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use elver_portal::memfd::{HUGE_PAGE, Pages};
@@ -15,8 +17,10 @@ use super::room;
 
 /// Pieces up to this are made by the engine itself.
 const AT_ONCE_BYTES: u64 = 256 * 1024;
-/// Jobs that may wait.
-const JOBS_MAX: usize = 64;
+/// Pieces that may wait to be made. What is to be given back always has a place: large memory was made
+/// by the thread that gives it back, so that no more of it waits than processes had at once.
+const MAKING_MAX: u32 = 64;
+
 enum Job {
     Make(Order),
     Discard(SoftMemory),
@@ -24,17 +28,21 @@ enum Job {
 
 /// Makes memory: small pieces at once, large ones on its thread.
 pub(super) struct Maker {
-    jobs: Option<SyncSender<Job>>,
+    jobs: Option<Sender<Job>>,
+    /// Pieces that wait to be made.
+    making: Arc<AtomicU32>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Maker {
     pub(super) fn start(outlet: Outlet) -> io::Result<Maker> {
-        let (sender, receiver) = sync_channel(JOBS_MAX);
+        let (sender, receiver) = channel();
+        let making = Arc::new(AtomicU32::new(0));
+        let made = making.clone();
         let thread = std::thread::Builder::new()
             .name("elver-memory".into())
-            .spawn(move || work(&receiver, &outlet))?;
-        Ok(Maker { jobs: Some(sender), thread: Some(thread) })
+            .spawn(move || work(&receiver, &made, &outlet))?;
+        Ok(Maker { jobs: Some(sender), making, thread: Some(thread) })
     }
 
     /// Makes what was ordered, at once or later: then [`Notice::Made`] brings it.
@@ -42,23 +50,30 @@ impl Maker {
         if order.len <= AT_ONCE_BYTES && !order.huge {
             return Piece::make(&order).map(Some);
         }
-        let busy = || io::Error::other("too many large pieces of memory are being made; try again");
-        let jobs = self.jobs.as_ref().ok_or_else(busy)?;
-        jobs.try_send(Job::Make(order)).map_err(|_| busy())?;
+        self.order(Job::Make(order))?;
         Ok(None)
+    }
+
+    /// Has the thread make something, unless too much waits already.
+    fn order(&self, job: Job) -> io::Result<()> {
+        let busy = || io::Error::other("too many large pieces of memory are being made; try again");
+        // Only the engine adds to it.
+        if self.making.load(Ordering::Relaxed) >= MAKING_MAX {
+            return Err(busy());
+        }
+        self.making.fetch_add(1, Ordering::Relaxed);
+        // It fails only when the thread has ended, and then nothing is made any more.
+        self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(busy)
     }
 
     /// Gives memory back to the system, though the client may still map it.
     pub(super) fn give_back(&self, memory: SoftMemory, bytes: u64) {
-        let job = match &self.jobs {
-            Some(jobs) if bytes > AT_ONCE_BYTES => jobs.try_send(Job::Discard(memory)),
-            _ => return memory.discard(),
-        };
-        if let Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) = job
-            && let Job::Discard(memory) = job
-        {
-            // Then it takes the engine's time.
-            memory.discard();
+        match &self.jobs {
+            Some(jobs) if bytes > AT_ONCE_BYTES => {
+                // Without the thread it goes with the process.
+                let _ = jobs.send(Job::Discard(memory));
+            }
+            _ => memory.discard(),
         }
     }
 }
@@ -93,10 +108,11 @@ impl Piece {
     }
 }
 
-fn work(jobs: &Receiver<Job>, outlet: &Outlet) {
+fn work(jobs: &Receiver<Job>, making: &AtomicU32, outlet: &Outlet) {
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Make(order) => {
+                making.fetch_sub(1, Ordering::Relaxed);
                 let made = Made { order, result: Piece::make(&order) };
                 // Without an engine nobody waits for it.
                 let _ = outlet.send(Notice::Made(made));
@@ -119,6 +135,38 @@ mod tests {
         }
         let piece = Piece::of(5_000, PAGE, Pages::Small, None).unwrap();
         assert_eq!((piece.bytes, elver_verbs::Memory::size(&piece.memory)), (8_192, 5_000));
+    }
+
+    /// When many waited, the engine gave the next back itself, gigabytes of it.
+    #[test]
+    fn what_is_given_back_waits_for_the_thread_however_much_it_is() {
+        const BYTES: u64 = AT_ONCE_BYTES + PAGE;
+        let (outlet, inlet) = super::super::notice::channel().unwrap();
+        let maker = Maker::start(outlet.clone()).unwrap();
+        // The thread has something to tell, and nobody hears it.
+        while outlet.try_send(Notice::Remove { gid: elver_verbs::Gid([0; 16]) }) {}
+        let order = Order {
+            slot: 0,
+            serial: 0,
+            request: 0,
+            len: BYTES,
+            addr: 0,
+            access: AccessFlags::empty(),
+            huge: false,
+            held: None,
+        };
+        assert!(maker.make(order).unwrap().is_none());
+        let mut files = Vec::new();
+        for _ in 0..2 * MAKING_MAX {
+            let Piece { file, memory, bytes } = Piece::of(BYTES, PAGE, Pages::Small, None).unwrap();
+            maker.give_back(memory, bytes);
+            files.push(file);
+        }
+        let blocks = |file| rustix::fs::fstat(file).unwrap().st_blocks;
+        assert!(files.iter().all(|file| blocks(file) > 0));
+        drop(inlet);
+        drop(maker);
+        assert!(files.iter().all(|file| blocks(file) == 0));
     }
 
     #[test]

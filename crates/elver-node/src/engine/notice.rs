@@ -108,6 +108,12 @@ impl Outlet {
         }
     }
 
+    /// Tells the engine; false if it has too much to hear, or is gone.
+    #[cfg(test)]
+    pub(crate) fn try_send(&self, notice: Notice) -> bool {
+        self.notices.try_send(notice).is_ok()
+    }
+
     /// Asks the engine something; none if it is ending, or is not driven.
     pub(crate) fn ask<T>(&self, question: impl FnOnce(SyncSender<T>) -> Notice) -> Option<T> {
         let (answer, answered) = sync_channel(1);

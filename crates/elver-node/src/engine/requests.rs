@@ -201,7 +201,7 @@ impl Engine {
             }
             return;
         };
-        let Engine { core, sessions, counters, .. } = self;
+        let Engine { core, sessions, counters, maker, .. } = self;
         let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return };
         let account = session.account();
         let Session { socket, open: Some(open), .. } = session else { return };
@@ -209,7 +209,7 @@ impl Engine {
         let reserved = open.leaving.remove(&request).map_or(Usage::default(), |one| one.usage);
         let outcome = result
             .map_err(NotHanded::from)
-            .and_then(|piece| hand_over(core, socket, open, &order, piece, reserved))
+            .and_then(|piece| hand_over((core, maker), socket, open, &order, piece, reserved))
             .map_err(|NotHanded { refused, kept }| {
                 counters.commands_refused += 1;
                 if !kept {

@@ -1,13 +1,15 @@
 //! The engine, driven by hand, with clients that put in what they like and take nothing.
 
-use elver_portal::{ClientEnd, Layout, Message, PushError, Received};
+use elver_portal::{Answer, ClientEnd, Command, Layout, Message, PushError, Received, Reply};
 use elver_soft::SoftConfig;
-use elver_verbs::{Payload, RecvWr, SendFlags, SendOp, SendWr};
+use elver_verbs::{AccessFlags, Payload, RecvWr, SendFlags, SendOp, SendWr};
 
 use super::account::Account;
 use super::*;
 
-fn engine(address: [u8; 4]) -> (Engine, Outlet) {
+pub(super) const USER: Account = Account { uid: 1_001, space: 0, is_root: false };
+
+pub(super) fn engine(address: [u8; 4]) -> (Engine, Outlet) {
     let mut config = Config::default();
     config.node.address = address.into();
     config.socket.spare_sessions = 0;
@@ -21,7 +23,7 @@ fn engine(address: [u8; 4]) -> (Engine, Outlet) {
 }
 
 /// A session of an account's, and the client's end of it.
-fn session(engine: &mut Engine, account: Account) -> (elver_portal::Socket, ClientEnd) {
+pub(super) fn session(engine: &mut Engine, account: Account) -> (elver_portal::Socket, ClientEnd) {
     let (ours, theirs) = elver_portal::Socket::pair().unwrap();
     let layout = Layout { command_slots: 512, receive_slots: 512, completion_slots: 8_192 };
     theirs.send(&Message::Hello { layout, first: None }, None).unwrap();
@@ -97,5 +99,63 @@ fn one_busy_session_gets_as_much_done_as_another_users_five_hundred() {
         engine.poll(Driver::Thread);
         rounds += 1;
         assert!(rounds < 1_000_000, "{} of {crowds}", taken(&mut engine, 1_001));
+    }
+}
+
+/// Puts a command in, which the engine takes at once; what it was refused with, or nothing if it was
+/// answered otherwise. None without an answer so far.
+pub(super) fn ask(
+    engine: &mut Engine,
+    (socket, end): &mut (elver_portal::Socket, ClientEnd),
+    request: u32,
+    command: &Command<'_>,
+) -> Option<Option<RefusalCode>> {
+    assert!(end.command(request, command).unwrap());
+    if end.must_wake() {
+        socket.wake().unwrap();
+    }
+    engine.look(now());
+    engine.serve(now());
+    reply(end, request)
+}
+
+/// As [`ask`], once the engine has answered.
+pub(super) fn reply(end: &mut ClientEnd, request: u32) -> Option<Option<RefusalCode>> {
+    let mut scratch = Scratch::default();
+    match end.next_reply(&mut scratch).unwrap()? {
+        Reply::Answer { request: of, answer } if of == request => Some(match answer {
+            Answer::Refused(refusal) => Some(refusal.code),
+            _ => None,
+        }),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Drives the engine until something is so.
+pub(super) fn until<T>(engine: &mut Engine, mut is: impl FnMut(&mut Engine) -> Option<T>) -> T {
+    let begun = now();
+    loop {
+        if let Some(found) = is(engine) {
+            return found;
+        }
+        assert!(now().ns_since(begun) < 20_000_000_000, "waited in vain");
+        engine.poll(Driver::Thread);
+        std::thread::yield_now();
+    }
+}
+
+/// It was made first: gigabytes, and then given back.
+#[test]
+fn large_memory_that_cannot_be_registered_is_not_made() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 2]);
+    let mut user = session(&mut engine, USER);
+    let remote = AccessFlags::REMOTE_WRITE;
+    for (request, addr, access) in
+        [(1, u64::MAX - 4_096, AccessFlags::LOCAL_WRITE), (2, 0x10_0000, remote)]
+    {
+        let alloc = Command::AllocMr { len: 256 << 20, addr, access, huge: false };
+        let refused = ask(&mut engine, &mut user, request, &alloc);
+        assert_eq!(refused, Some(Some(RefusalCode::Device)));
+        assert_eq!(engine.sessions.quotas.of(USER).mrs, 0);
     }
 }
