@@ -6,9 +6,12 @@
 //! a session like any other, and ends like any other; but when nothing of it is left an heir is made
 //! in its place: a new client, new keys, rings and memory that are zero again.
 
+mod files;
 mod making;
+#[cfg(test)]
+mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use elver_core::{ClientId, Core};
 use elver_portal::{
@@ -20,14 +23,19 @@ use elver_verbs::{AccessFlags, Class, Gid, Time};
 use rustc_hash::FxHashMap;
 use rustix::process::Pid;
 
-use super::account::Customer;
-use super::room::{self, Backing};
+use super::account::{Account, Customer};
+use super::maker::Maker;
+use super::orders::SetFile;
+use super::quota::{Quotas, Usage};
+use super::room::Backing;
 use super::session::Open;
 use super::sessions::Sessions;
 use super::translate::Refused;
 
 /// Heirs of a set.
 const HEIRS_MAX: u32 = 65_536;
+/// Sets of a session: each has a descriptor of the node's.
+const SETS_MAX: usize = 64;
 
 /// All sets.
 #[derive(Default)]
@@ -37,8 +45,12 @@ pub(super) struct Sets {
     clients: FxHashMap<ClientId, (u32, u32)>,
     /// Heirs that are to be made, in turn.
     vacant: VecDeque<(u32, u32)>,
+    /// Those that could not be made, by when that is tried again.
+    put_off: BTreeSet<(Time, u32, u32)>,
     /// Clients of heirs whose session has ended, and which are not gone yet.
     leaving: Vec<(ClientId, u32, u32)>,
+    /// Files of sets that have ended, of which children may still have sessions.
+    outliving: Vec<Outliving>,
     last: u32,
     /// Heirs that were made, taken and given back; children that were refused.
     pub(super) counts: Counts,
@@ -76,10 +88,13 @@ pub(super) struct Child {
 
 struct Set {
     parent: Parent,
-    file: Backing,
+    /// Once it was made.
+    file: Option<Backing>,
     layout: HeirsLayout,
     vqps: u32,
     mr: (u64, AccessFlags),
+    /// What each heir has of its user's quota.
+    each: Usage,
     /// Where the parent and its children have the file mapped.
     addr: u64,
     plan: Vec<Planned>,
@@ -88,7 +103,15 @@ struct Set {
     sealed: bool,
     /// Whether it fails if a VQP cannot be connected when it is sealed.
     must_connect: bool,
+    /// None before it is sealed.
     heirs: Vec<Heir>,
+}
+
+/// The file of a set that has ended.
+struct Outliving {
+    account: Account,
+    file: Backing,
+    bytes: u64,
 }
 
 /// A VQP that each heir of a set has.
@@ -101,13 +124,23 @@ struct Planned {
     class: Class,
 }
 
-#[derive(Default)]
 struct Heir {
     /// Its mappings, once it was made.
     place: Option<Place>,
     state: State,
     /// Times that a child gave it back.
     times: u64,
+    /// Its part of the quota is taken, and it has nothing that counts.
+    is_paid: bool,
+    /// Times in turn that it could not be made.
+    failures: u32,
+}
+
+impl Heir {
+    /// Of a set for which the quota was taken.
+    fn paid() -> Heir {
+        Heir { place: None, state: State::Vacant, times: 0, is_paid: true, failures: 0 }
+    }
 }
 
 struct Place {
@@ -166,13 +199,7 @@ impl SetOrder {
 /// What an order comes to.
 pub(super) enum Ordered {
     Answer(Answer<'static>),
-    /// The file goes over the socket first.
-    Begun {
-        set: u32,
-        file: Backing,
-        bytes: u64,
-    },
-    /// The answer comes when the heirs are there.
+    /// The answer comes when the file, or the heirs, are there.
     Later,
 }
 
@@ -180,6 +207,11 @@ impl Sets {
     /// Whether something is to be made, or waits for what a child left to go.
     pub(super) fn is_busy(&self) -> bool {
         !self.vacant.is_empty() || !self.leaving.is_empty()
+    }
+
+    /// When something is to be tried again, if it is.
+    pub(super) fn due(&self) -> Option<Time> {
+        self.put_off.first().map(|(due, ..)| *due)
     }
 
     /// Heirs that a child may take now.
@@ -195,11 +227,14 @@ impl Sets {
         parent: Parent,
         request: u32,
         sessions: &mut Sessions,
-        core: &mut Core<SoftDevice>,
+        (core, maker): (&mut Core<SoftDevice>, &Maker),
         now: Time,
     ) -> Result<Ordered, Refused> {
         match order {
-            SetOrder::Prepare { heirs, vqps, mr } => self.begin(parent, heirs, vqps, mr),
+            SetOrder::Prepare { heirs, vqps, mr } => {
+                let quotas = &mut sessions.quotas;
+                self.begin((parent, request), (heirs, vqps, mr), quotas, maker)
+            }
             SetOrder::Vqp { set, gid, port, connect, options } => {
                 let class = sessions.quotas.class_of(
                     parent.customer,
@@ -216,9 +251,10 @@ impl Sets {
             }
             SetOrder::Seal { set: number, addr, must_connect } => {
                 let set = self.own(number, parent.token)?;
-                if set.sealed || set.plan.len() as u32 != set.vqps {
+                let is_there = set.file.is_some();
+                if set.sealed || !is_there || set.plan.len() as u32 != set.vqps {
                     let text = format!(
-                        "the set is sealed already, or {} of its {} VQPs were named",
+                        "the set is sealed already, or not there, or {} of its {} VQPs were named",
                         set.plan.len(),
                         set.vqps
                     );
@@ -226,6 +262,7 @@ impl Sets {
                 }
                 (set.sealed, set.sealing, set.addr) = (true, Some(request), addr);
                 set.must_connect = must_connect;
+                set.heirs = (0..set.layout.heirs).map(|_| Heir::paid()).collect();
                 let all = 0..set.layout.heirs;
                 self.vacant.extend(all.map(|heir| (number, heir)));
                 Ok(Ordered::Later)
@@ -238,12 +275,13 @@ impl Sets {
         }
     }
 
+    /// Takes what the set needs off its user's quota, and has its file made.
     fn begin(
         &mut self,
-        parent: Parent,
-        heirs: u32,
-        vqps: u32,
-        mr: (u64, AccessFlags),
+        (parent, request): (Parent, u32),
+        (heirs, vqps, mr): (u32, u32, (u64, AccessFlags)),
+        quotas: &mut Quotas,
+        maker: &Maker,
     ) -> Result<Ordered, Refused> {
         if heirs == 0 || heirs > HEIRS_MAX || vqps > VQPS_PER_HEIR_MAX || mr.0 > ARENA_BYTES {
             let text = format!(
@@ -258,29 +296,46 @@ impl Sets {
                         in another PID namespace";
             return Err(Refused::new(RefusalCode::Permission, text));
         }
+        let own = self.all.values().filter(|set| set.parent.token == parent.token);
+        if own.count() >= SETS_MAX {
+            let text = format!(
+                "the session has {SETS_MAX} sets already; end some, or prepare more sessions in each"
+            );
+            return Err(Refused::new(RefusalCode::Limit, text));
+        }
         let layout = HeirsLayout { heirs };
-        let file =
-            room::memfd("elver-heirs", layout.bytes(), elver_portal::memfd::Pages::Small, None)?;
+        let (account, bytes) = (parent.customer.account, layout.bytes());
+        let held = (!quotas.is_exempt(account)).then(|| quotas.of(account).bytes);
+        let each = Usage::heir(vqps, mr.0 > 0);
+        let all = each.times(heirs).plus(Usage::bytes(bytes));
+        quotas.take(account, all)?;
         while self.all.contains_key(&self.last) {
             self.last = self.last.wrapping_add(1);
         }
         let number = self.last;
+        let token = parent.token;
+        let file = SetFile { set: number, token, request, account, bytes, held };
+        if let Err(error) = maker.make_file(file) {
+            quotas.give_back(account, all);
+            return Err(error.into());
+        }
         self.last = self.last.wrapping_add(1);
         let set = Set {
             parent,
-            file: file.clone(),
+            file: None,
             layout,
             vqps,
             mr,
+            each,
             addr: 0,
             plan: Vec::new(),
             sealing: None,
             sealed: false,
             must_connect: true,
-            heirs: (0..heirs).map(|_| Heir::default()).collect(),
+            heirs: Vec::new(),
         };
         self.all.insert(number, set);
-        Ok(Ordered::Begun { set: number, file, bytes: layout.bytes() })
+        Ok(Ordered::Later)
     }
 
     /// A set of the process that asks.
@@ -408,6 +463,18 @@ impl Sets {
     ) {
         let Some(set) = self.all.remove(&number) else { return };
         self.vacant.retain(|(of, _)| *of != number);
+        self.put_off.retain(|(_, of, _)| *of != number);
+        let account = set.parent.customer.account;
+        let paid = if set.sealed {
+            set.heirs.iter().filter(|heir| heir.is_paid).count() as u32
+        } else {
+            set.layout.heirs
+        };
+        sessions.quotas.give_back(account, set.each.times(paid));
+        if let Some(file) = set.file {
+            let bytes = set.layout.bytes();
+            self.outliving.push(Outliving { account, file, bytes });
+        }
         for heir in set.heirs {
             if let Some(place) = &heir.place
                 && !matches!(heir.state, State::Taken(_))
@@ -417,7 +484,7 @@ impl Sets {
             if let State::Making { ready, .. } | State::Free(ready) = heir.state {
                 self.clients.remove(&ready.open.client);
                 let client = ready.open.client;
-                sessions.retire(set.parent.customer.account, ready.open);
+                sessions.retire(account, ready.open);
                 core.client_close(client, now);
             }
         }

@@ -10,26 +10,29 @@ use std::thread::JoinHandle;
 
 use elver_portal::memfd::{HUGE_PAGE, Pages};
 use elver_soft::SoftMemory;
+use rustix::fs::{FallocateFlags, fallocate};
 
 use super::notice::{Notice, Outlet};
-use super::orders::{Made, Order, PAGE, Piece};
-use super::room;
+use super::orders::{Filed, Made, Order, PAGE, Piece, SetFile};
+use super::room::{self, Backing};
 
 /// Pieces up to this are made by the engine itself.
 const AT_ONCE_BYTES: u64 = 256 * 1024;
-/// Pieces that may wait to be made. What is to be given back always has a place: large memory was made
+/// Pieces and files that may wait to be made. What is to be given back always has a place: large memory was made
 /// by the thread that gives it back, so that no more of it waits than processes had at once.
 const MAKING_MAX: u32 = 64;
 
 enum Job {
     Make(Order),
+    File(SetFile),
     Discard(SoftMemory),
+    Empty(Backing, u64),
 }
 
 /// Makes memory: small pieces at once, large ones on its thread.
 pub(super) struct Maker {
     jobs: Option<Sender<Job>>,
-    /// Pieces that wait to be made.
+    /// Pieces and files that wait to be made.
     making: Arc<AtomicU32>,
     thread: Option<JoinHandle<()>>,
 }
@@ -52,6 +55,19 @@ impl Maker {
         }
         self.order(Job::Make(order))?;
         Ok(None)
+    }
+
+    /// Makes a file later: then [`Notice::Filed`] brings it.
+    pub(super) fn make_file(&self, file: SetFile) -> io::Result<()> {
+        self.order(Job::File(file))
+    }
+
+    /// Gives all of a file back to the system, though a client may still map it.
+    pub(super) fn empty(&self, file: Backing, bytes: u64) {
+        if let Some(jobs) = &self.jobs {
+            // Without the thread it goes with the process.
+            let _ = jobs.send(Job::Empty(file, bytes));
+        }
     }
 
     /// Has the thread make something, unless too much waits already.
@@ -117,7 +133,17 @@ fn work(jobs: &Receiver<Job>, making: &AtomicU32, outlet: &Outlet) {
                 // Without an engine nobody waits for it.
                 let _ = outlet.send(Notice::Made(made));
             }
+            Job::File(order) => {
+                making.fetch_sub(1, Ordering::Relaxed);
+                let file = room::memfd("elver-heirs", order.bytes, Pages::Small, order.held);
+                let _ = outlet.send(Notice::Filed(Filed { order, result: file }));
+            }
             Job::Discard(memory) => memory.discard(),
+            Job::Empty(file, bytes) => {
+                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                // What the system does not take now it has when the last has closed the file.
+                let _ = fallocate(&file, hole, 0, bytes);
+            }
         }
     }
 }

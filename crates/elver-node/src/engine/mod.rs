@@ -309,7 +309,7 @@ impl Engine {
             return Ok(());
         }
         let mut wait = at_most;
-        if let Some(due) = self.core.poll_timeout() {
+        for due in self.core.poll_timeout().into_iter().chain(self.sets.due()) {
             wait = wait.min(Duration::from_nanos(due.ns_since(now)));
         }
         if self.sessions.needs_watching()
@@ -422,6 +422,10 @@ impl Engine {
             }
             Notice::Adopt { socket } => self.admit(socket, now),
             Notice::Made(made) => self.deliver(made, now),
+            Notice::Filed(filed) => {
+                let tools = (&mut self.core, &self.maker);
+                self.sets.filed(filed, &mut self.sessions, tools, now);
+            }
             Notice::Looked(looked) => {
                 if let Some((look, found)) = self.looks.end(looked) {
                     self.register(look, found.map_err(Into::into), now);
@@ -463,7 +467,7 @@ impl Engine {
             self.sessions.activate(slot, now);
             self.settle(slot, result, now);
         }
-        self.sets.tend(&mut self.sessions, &mut self.core, now);
+        self.sets.tend(&mut self.sessions, (&mut self.core, &self.maker), now);
         for slot in self.sessions.silent(now) {
             self.counters.greetings_missed += 1;
             self.end(slot, End::Rejected, now);

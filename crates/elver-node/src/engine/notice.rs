@@ -16,7 +16,7 @@ use elver_soft::record::{LinkType, Tap};
 use elver_verbs::Gid;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::orders::{Looked, Made};
+use super::orders::{Filed, Looked, Made};
 use crate::capture::VqpName;
 use crate::registry::News;
 use crate::status::Status;
@@ -50,6 +50,8 @@ pub(crate) enum Notice {
     Names { answer: SyncSender<Vec<VqpName>> },
     /// Memory that was asked for is there, or not.
     Made(Made),
+    /// The file of sessions that are made ahead is there, or not.
+    Filed(Filed),
     /// Memory that is to be registered was looked at.
     Looked(Looked),
 }

@@ -6,6 +6,7 @@ use elver_portal::memfd::HUGE_PAGE;
 use elver_soft::{SoftMemory, Sought};
 use elver_verbs::AccessFlags;
 
+use super::account::Account;
 use super::room::Backing;
 
 /// Bytes of a page of memory that is made.
@@ -46,6 +47,26 @@ pub(super) struct Piece {
     pub(super) memory: SoftMemory,
     /// Bytes of the file.
     pub(super) bytes: u64,
+}
+
+/// The file that is wanted for sessions which are made ahead, and by whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SetFile {
+    pub(super) set: u32,
+    /// The session that prepares the set, and its request.
+    pub(super) token: u64,
+    pub(super) request: u32,
+    /// Who pays for the bytes.
+    pub(super) account: Account,
+    pub(super) bytes: u64,
+    /// As of an [`Order`].
+    pub(super) held: Option<u64>,
+}
+
+/// A file that was made, or not.
+pub(crate) struct Filed {
+    pub(super) order: SetFile,
+    pub(super) result: io::Result<Backing>,
 }
 
 /// What was found.

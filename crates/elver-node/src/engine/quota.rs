@@ -52,7 +52,27 @@ impl Usage {
         Usage { mrs: 1, bytes, ..Usage::NONE }
     }
 
-    fn plus(self, other: Usage) -> Usage {
+    /// A session with VQPs, and perhaps a region.
+    pub(super) fn heir(vqps: u32, has_region: bool) -> Usage {
+        Usage { vqps, mrs: has_region.into(), ..Usage::SESSION }
+    }
+
+    /// So many of it.
+    pub(super) fn times(self, count: u32) -> Usage {
+        Usage {
+            sessions: self.sessions.saturating_mul(count),
+            vqps: self.vqps.saturating_mul(count),
+            ports: self.ports.saturating_mul(count),
+            mrs: self.mrs.saturating_mul(count),
+            bytes: self.bytes.saturating_mul(count.into()),
+        }
+    }
+
+    pub(super) fn bytes(bytes: u64) -> Usage {
+        Usage { bytes, ..Usage::NONE }
+    }
+
+    pub(super) fn plus(self, other: Usage) -> Usage {
         Usage {
             sessions: self.sessions.saturating_add(other.sessions),
             vqps: self.vqps.saturating_add(other.vqps),
@@ -62,7 +82,7 @@ impl Usage {
         }
     }
 
-    fn minus(self, other: Usage) -> Usage {
+    pub(super) fn minus(self, other: Usage) -> Usage {
         Usage {
             sessions: self.sessions.saturating_sub(other.sessions),
             vqps: self.vqps.saturating_sub(other.vqps),

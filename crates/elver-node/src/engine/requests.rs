@@ -1,10 +1,8 @@
 //! What sessions put into their rings: commands and posts; and what was made for them meanwhile.
 
-use std::os::fd::AsFd;
-
 use elver_core::{Core, VqpId};
 use elver_portal::{
-    Answer, Command, Message, Receives, RecvBatch, RefusalCode, Request, SendBatch, Violation,
+    Answer, Command, Receives, RecvBatch, RefusalCode, Request, SendBatch, Violation,
 };
 use elver_soft::{SoftDevice, SoftMemory};
 use elver_verbs::{Time, Wc, WcOpcode, WcStatus};
@@ -17,7 +15,6 @@ use super::looks::Look;
 use super::orders::Made;
 use super::quota::Usage;
 use super::session::{Open, Owed, Region, Session};
-use super::sessions::Sessions;
 use super::shares::Share;
 use super::translate::{self, Refused};
 
@@ -168,11 +165,15 @@ impl Engine {
             sessions.reply(slot, reply)?;
         }
         if let Some((request, order, parent)) = ordered {
-            let ordered = sets.order(order, parent, request, sessions, core, now);
-            let reply = ordered.and_then(|ordered| sessions.hand_set(slot, request, ordered));
-            let reply = match reply {
-                Ok(None) => return Ok(busy),
-                Ok(Some(answer)) => Owed::Answer { request, answer },
+            let ordered = sets.order(order, parent, request, sessions, (core, maker), now);
+            let reply = match ordered {
+                Ok(Ordered::Later) => {
+                    if let Some(open) = sessions.open(slot) {
+                        open.pending += 1;
+                    }
+                    return Ok(busy);
+                }
+                Ok(Ordered::Answer(answer)) => Owed::Answer { request, answer },
                 Err(refused) => {
                     counters.commands_refused += 1;
                     Owed::Refused { request, refused }
@@ -312,29 +313,5 @@ impl Open {
     ) -> Result<(), Violation> {
         let wc = Wc { wr_id, status, opcode, qp_num: vqp, ..Wc::default() };
         self.reply(Owed::Completion(elver_portal::Completion { vqp, source: None, wc }))
-    }
-}
-
-impl Sessions {
-    /// Hands a process what its order about sets came to; the answer, if it is due now.
-    fn hand_set(
-        &mut self,
-        slot: u32,
-        request: u32,
-        ordered: Ordered,
-    ) -> Result<Option<Answer<'static>>, Refused> {
-        let Some(session) = self.get(slot) else { return Ok(None) };
-        let Session { socket, open: Some(open), .. } = session else { return Ok(None) };
-        Ok(match ordered {
-            Ordered::Answer(answer) => Some(answer),
-            Ordered::Begun { set, file, bytes } => {
-                socket.send(&Message::Memory { request }, Some(file.as_fd()))?;
-                Some(Answer::Prepared { set, file_bytes: bytes })
-            }
-            Ordered::Later => {
-                open.pending += 1;
-                None
-            }
-        })
     }
 }

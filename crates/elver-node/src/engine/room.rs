@@ -36,6 +36,13 @@ static MADE_TIDY: AtomicU64 = AtomicU64::new(64);
 #[derive(Clone, Debug)]
 pub(crate) struct Backing(Arc<OwnedFd>);
 
+impl Backing {
+    /// Whether nobody else of this process has it.
+    pub(super) fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
 impl AsFd for Backing {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -1,7 +1,8 @@
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
 use elver_core::{ClientId, ClientLimits, Core};
-use elver_portal::{ARENA_BYTES, Answer, Layout, Peer, Socket, Standing, Violation};
+use elver_portal::{ARENA_BYTES, Answer, Layout, Message, Peer, Socket, Standing, Violation};
 use elver_soft::SoftDevice;
 use elver_soft::SoftMemory;
 use elver_verbs::Time;
@@ -306,6 +307,19 @@ impl Sessions {
             Ok(answer) => Owed::Answer { request, answer },
             Err(refused) => Owed::Refused { request, refused },
         })
+    }
+
+    /// Sends the file that a request asked for.
+    pub(super) fn send_memory(
+        &mut self,
+        token: u64,
+        request: u32,
+        file: &Backing,
+    ) -> io::Result<()> {
+        let session = self.of_token(token).and_then(|slot| self.get(slot));
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let message = Message::Memory { request };
+        session.ok_or_else(gone)?.socket.send(&message, Some(file.as_fd()))
     }
 
     /// Answers a command of a session that may have ended meanwhile.

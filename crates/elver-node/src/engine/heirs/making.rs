@@ -6,8 +6,8 @@ use elver_soft::{SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Time};
 
 use super::{Heir, Place, Planned, Ready, Sets, State};
-use crate::engine::account::Account;
 use crate::engine::door::Spare;
+use crate::engine::maker::Maker;
 use crate::engine::quota::Usage;
 use crate::engine::room::Backing;
 use crate::engine::session::{Open, Owed, Region};
@@ -16,15 +16,20 @@ use crate::engine::translate::{self, Refused};
 
 /// Heirs that are made at a turn: each takes some tens of microseconds, for which others wait.
 const MADE_AT_ONCE: usize = 4;
+/// After so long one that could not be made is tried again.
+pub(super) const RETRY_NS: u64 = 1_000_000;
+/// The longest time that this becomes.
+pub(super) const RETRY_NS_MAX: u64 = 1_000_000_000;
 
 impl Sets {
     /// Makes heirs in the places of those that have gone.
     pub(in crate::engine) fn tend(
         &mut self,
         sessions: &mut Sessions,
-        core: &mut Core<SoftDevice>,
+        (core, maker): (&mut Core<SoftDevice>, &Maker),
         now: Time,
     ) {
+        self.give_back_files(sessions, maker);
         let mut back = Vec::new();
         self.leaving.retain(|&(client, set, at)| {
             let gone = core.client_is_gone(client) && sessions.has_forgotten(client);
@@ -42,6 +47,12 @@ impl Sets {
                 self.vacant.push_back((number, at));
             }
         }
+        while let Some(&first) = self.put_off.first()
+            && first.0 <= now
+        {
+            self.put_off.pop_first();
+            self.vacant.push_back((first.1, first.2));
+        }
         for _ in 0..MADE_AT_ONCE {
             let Some((number, at)) = self.vacant.pop_front() else { return };
             if let Err(refused) = self.make(number, at, sessions, core, now) {
@@ -50,8 +61,8 @@ impl Sets {
         }
     }
 
-    /// An heir could not be made. The first time its set fails with it; later it is tried again, behind
-    /// the others.
+    /// An heir could not be made. The first time its set fails with it; later it is tried again, after
+    /// twice as long each time.
     fn fail(
         &mut self,
         number: u32,
@@ -63,7 +74,11 @@ impl Sets {
     ) {
         let Some(set) = self.all.get_mut(&number) else { return };
         let Some(request) = set.sealing.take() else {
-            return self.vacant.push_back((number, at));
+            let Some(heir) = set.heirs.get_mut(at as usize) else { return };
+            let wait = RETRY_NS.saturating_mul(1 << heir.failures.min(16)).min(RETRY_NS_MAX);
+            heir.failures += 1;
+            self.put_off.insert((now.saturating_add_ns(wait), number, at));
+            return;
         };
         let token = set.parent.token;
         self.dissolve(number, sessions, core, now);
@@ -79,23 +94,24 @@ impl Sets {
         now: Time,
     ) -> Result<(), Refused> {
         let Some(set) = self.all.get_mut(&number) else { return Ok(()) };
-        let account = set.parent.customer.account;
+        let (account, each) = (set.parent.customer.account, set.each);
+        let Some(file) = set.file.clone() else { return Ok(()) };
         let heir = &mut set.heirs[at as usize];
+        // Before there is any work, which a user could have done again and again without it.
+        if !heir.is_paid {
+            sessions.quotas.take(account, each)?;
+            heir.is_paid = true;
+        }
         let place = match &heir.place {
             Some(place) => place,
-            None => heir.place.insert(Place::map(&set.file, set.layout, at)?),
+            None => heir.place.insert(Place::map(&file, set.layout, at)?),
         };
+        let client = core.client_open(sessions.client_limits(account))?;
         let end = place.heir.anew();
         place.arena.discard();
-        sessions.quotas.take(account, Usage::SESSION)?;
-        let client = match core.client_open(sessions.client_limits(account)) {
-            Ok(client) => client,
-            Err(error) => {
-                sessions.quotas.give_back(account, Usage::SESSION);
-                return Err(error.into());
-            }
-        };
-        let spare = Spare { file: set.file.clone(), end, arena: place.arena.clone() };
+        // From here on it counts by what it has.
+        heir.is_paid = false;
+        let spare = Spare { file, end, arena: place.arena.clone() };
         let mut ready =
             Ready { open: Open::new(client, spare, now), keys: (0, 0), vqps: Vec::new() };
         let mut pending = 0;
@@ -103,9 +119,9 @@ impl Sets {
         ready.open.heir = Some((number, at));
         let fails = set.sealing.is_some() && set.must_connect;
         let addr = set.addr.wrapping_add(set.layout.arena_at(at));
-        let made = register(&mut ready, set.mr, addr, sessions, account, core).and_then(|()| {
+        let made = register(&mut ready, set.mr, addr, core).and_then(|()| {
             for (index, planned) in set.plan.iter().enumerate() {
-                let made = planned.make(&mut ready, index, account, sessions, core, now)?;
+                let made = planned.make(&mut ready, index, core, now)?;
                 pending += u32::from(matches!(made, Ok(None)));
                 match made {
                     Ok(_) => {}
@@ -117,10 +133,12 @@ impl Sets {
             Ok(())
         });
         if let Err(refused) = made {
+            sessions.quotas.give_back(account, each.minus(ready.open.usage()));
             sessions.retire(account, ready.open);
             core.client_close(client, now);
             return Err(refused);
         }
+        heir.failures = 0;
         self.clients.insert(client, (number, at));
         heir.state = State::Making { ready: Box::new(ready), pending };
         self.publish(number, at, sessions, now);
@@ -215,21 +233,11 @@ impl Planned {
         &self,
         ready: &mut Ready,
         index: usize,
-        account: Account,
-        sessions: &mut Sessions,
         core: &mut Core<SoftDevice>,
         now: Time,
     ) -> Result<Result<Option<Via>, Refused>, Refused> {
         let client = ready.open.client;
-        sessions.quotas.take(account, Usage::VQP)?;
-        let created = core.vqp_create(client, translate::vqp_init(self.options, self.class));
-        let vqp = match created {
-            Ok(vqp) => vqp,
-            Err(error) => {
-                sessions.quotas.give_back(account, Usage::VQP);
-                return Err(error.into());
-            }
-        };
+        let vqp = core.vqp_create(client, translate::vqp_init(self.options, self.class))?;
         ready.open.vqps.insert(vqp.0);
         let connected =
             core.qconnect(client, vqp, self.gid, self.port, self.connect, index as u64, now);
@@ -254,8 +262,6 @@ fn register(
     ready: &mut Ready,
     (len, access): (u64, AccessFlags),
     addr: u64,
-    sessions: &mut Sessions,
-    account: Account,
     core: &mut Core<SoftDevice>,
 ) -> Result<(), Refused> {
     if len == 0 {
@@ -266,20 +272,11 @@ fn register(
         .arena
         .part(0, len)
         .map_err(|error| Refused::new(RefusalCode::OutOfRange, error.to_string()))?;
-    let usage = Usage::region(0);
-    sessions.quotas.take(account, usage)?;
-    match core.reg_mr(ready.open.client, memory, Some(addr), access) {
-        Ok(info) => {
-            ready.keys = (info.lkey, info.rkey);
-            let region = Region { usage, memory: None, backing: None };
-            ready.open.regions.insert(info.lkey, region);
-            Ok(())
-        }
-        Err(error) => {
-            sessions.quotas.give_back(account, usage);
-            Err(error.into())
-        }
-    }
+    let info = core.reg_mr(ready.open.client, memory, Some(addr), access)?;
+    ready.keys = (info.lkey, info.rkey);
+    let region = Region { usage: Usage::region(0), memory: None, backing: None };
+    ready.open.regions.insert(info.lkey, region);
+    Ok(())
 }
 
 impl Place {

@@ -1,0 +1,156 @@
+//! Sets by hand: what they count for, and when.
+
+use elver_portal::{Message, Received, Socket};
+
+use super::making::{RETRY_NS, RETRY_NS_MAX};
+use super::*;
+use crate::clock::now;
+use crate::engine::Engine;
+use crate::engine::tests::{USER, ask, engine, reply, session, until};
+
+fn prepare(heirs: u32, vqps: u32, mr_len: u64) -> Command<'static> {
+    Command::Prepare { heirs, vqps, mr_len, access: AccessFlags::LOCAL_WRITE }
+}
+
+fn usage(engine: &Engine) -> Usage {
+    engine.sessions.quotas.of(USER)
+}
+
+fn bytes(heirs: u32) -> u64 {
+    HeirsLayout { heirs }.bytes()
+}
+
+/// The file that came over a socket.
+fn file(socket: &Socket) -> Option<std::os::fd::OwnedFd> {
+    loop {
+        match socket.receive(true).unwrap() {
+            Received::Message(Message::Wake, _) => {}
+            Received::Message(_, file) => return file,
+            _ => return None,
+        }
+    }
+}
+
+/// Whoever prepared and did not seal had gigabytes that counted for nobody, and the engine's thread made
+/// them.
+#[test]
+fn a_set_counts_from_when_it_is_asked_for_until_it_has_ended() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 3]);
+    let mut user = session(&mut engine, USER);
+    let before = usage(&engine);
+    let refused = ask(&mut engine, &mut user, 1, &prepare(HEIRS_MAX, 0, 0));
+    assert_eq!((refused, usage(&engine)), (Some(Some(RefusalCode::Limit)), before));
+
+    // It counts before there is anything, which takes another thread its time.
+    assert_eq!(ask(&mut engine, &mut user, 2, &prepare(100, 2, 64)), None);
+    let set = Usage::heir(2, true).times(100).plus(Usage::bytes(bytes(100)));
+    assert_eq!((set.sessions, set.vqps, set.mrs), (100, 200, 100));
+    assert_eq!(usage(&engine), before.plus(set));
+    // Who guesses its number seals nothing.
+    let seal = Command::Seal { set: 0, addr: 0, must_connect: false };
+    assert_eq!(ask(&mut engine, &mut user, 3, &seal), Some(Some(RefusalCode::State)));
+    let made = until(&mut engine, |_| reply(&mut user.1, 2));
+    assert_eq!((made, usage(&engine)), (None, before.plus(set)));
+    let file = file(&user.0).unwrap();
+    let blocks = || rustix::fs::fstat(&file).unwrap().st_blocks as u64 * 512;
+    assert!(blocks() >= bytes(100));
+
+    // The process may keep it: it has no memory any more.
+    assert_eq!(ask(&mut engine, &mut user, 4, &Command::Disown { set: 0 }), Some(None));
+    until(&mut engine, |engine| (usage(engine) == before).then_some(()));
+    until(&mut engine, |_| (blocks() == 0).then_some(()));
+}
+
+#[test]
+fn a_session_has_so_many_sets() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 4]);
+    let mut user = session(&mut engine, USER);
+    for request in 0..SETS_MAX as u32 {
+        if ask(&mut engine, &mut user, request, &prepare(1, 0, 0)).is_none() {
+            assert_eq!(until(&mut engine, |_| reply(&mut user.1, request)), None);
+        }
+        file(&user.0).unwrap();
+    }
+    let refused = ask(&mut engine, &mut user, 1_000, &prepare(1, 0, 0));
+    assert_eq!(refused, Some(Some(RefusalCode::Limit)));
+}
+
+/// It stayed, with its descriptor, for as long as the session.
+#[test]
+fn a_set_whose_file_cannot_be_handed_over_ends() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 5]);
+    let mut user = session(&mut engine, USER);
+    let before = usage(&engine);
+    assert_eq!(ask(&mut engine, &mut user, 1, &prepare(10, 1, 0)), None);
+    let (socket, mut end) = user;
+    drop(socket);
+    let begun = now();
+    let refused = loop {
+        // Nobody looks at the socket meanwhile, which would end the session.
+        match engine.inlet.next() {
+            Some(notice) => engine.heed(notice, now()),
+            None => std::thread::yield_now(),
+        }
+        if let Some(reply) = reply(&mut end, 1) {
+            break reply;
+        }
+        assert!(now().ns_since(begun) < 20_000_000_000);
+    };
+    assert!(refused.is_some());
+    assert_eq!((engine.sets.all.len(), usage(&engine)), (0, before));
+}
+
+/// It was tried every fifth of a millisecond, and its memory was cleared each time.
+#[test]
+fn an_heir_that_cannot_be_made_again_is_tried_less_and_less() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 6]);
+    let mut user = session(&mut engine, USER);
+    let before = usage(&engine);
+    assert_eq!(ask(&mut engine, &mut user, 1, &prepare(1, 1, 0)), None);
+    until(&mut engine, |_| reply(&mut user.1, 1));
+    let (connect, options) = (ConnectOptions::default(), VqpOptions::default());
+    let vqp = Command::PrepareVqp { set: 0, gid: engine.core.gid(), port: 0, connect, options };
+    assert_eq!(ask(&mut engine, &mut user, 2, &vqp), Some(None));
+    let seal = Command::Seal { set: 0, addr: 0, must_connect: true };
+    ask(&mut engine, &mut user, 3, &seal);
+    until(&mut engine, |engine| (engine.sets.free() == 1).then_some(()));
+    let heir = Usage::heir(1, false).plus(Usage::bytes(bytes(1)));
+    assert_eq!(usage(&engine), before.plus(heir));
+
+    // A child has had it, and meanwhile the user has made as many VQPs as it may.
+    let own = rustix::process::getpid();
+    let customer = engine.sets.all[&0].parent.customer;
+    let child = Child { pid: own, parent: own, uid: engine.sets.all[&0].parent.uid, customer };
+    let (_, open) = engine.sets.inherit(0, None, Some(child)).unwrap();
+    let client = open.client;
+    let most = Usage { vqps: 1 << 20, ..Usage::default() };
+    engine.sessions.quotas.count(USER, most);
+    engine.sessions.retire(USER, open);
+    engine.core.client_close(client, now());
+    let Engine { sets, sessions, core, .. } = &mut engine;
+    sets.ended(u64::MAX, Some(((0, 0), client)), sessions, core, now());
+    let due = until(&mut engine, |engine| engine.sets.due());
+    assert!(engine.sets.vacant.is_empty() && !engine.sets.is_busy());
+    let mut tend = |at: Time| {
+        let Engine { sets, sessions, core, maker, .. } = &mut engine;
+        sets.tend(sessions, (core, maker), at);
+        (sets.all[&0].heirs[0].failures, sets.due())
+    };
+    let first = tend(Time(due.0 - 1));
+    assert_eq!(first.1, Some(due));
+    let (failures, next) = tend(due);
+    assert_eq!(failures, first.0 + 1);
+    assert!(next.unwrap().ns_since(due) > RETRY_NS, "{next:?}");
+    for _ in 0..20 {
+        let at = tend(Time(0)).1.unwrap();
+        let (_, next) = tend(at);
+        assert!(next.unwrap().ns_since(at) <= RETRY_NS_MAX);
+    }
+    engine.sessions.quotas.give_back(USER, most);
+    let at = engine.sets.due().unwrap();
+    let Engine { sets, sessions, core, maker, .. } = &mut engine;
+    sets.tend(sessions, (core, maker), at);
+    assert_eq!((engine.sets.due(), engine.sets.all[&0].heirs[0].failures), (None, 0));
+    until(&mut engine, |engine| (engine.sets.free() == 1).then_some(()));
+    assert_eq!(usage(&engine), before.plus(heir));
+}
