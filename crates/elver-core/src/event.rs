@@ -57,4 +57,12 @@ pub enum Event {
         /// Why.
         cause: ConnectError,
     },
+    /// A VQP that a message made, and that its client has not used, or that had failed, was destroyed, so
+    /// that another could be made. Its client may have heard of it by a completion.
+    GaveWay {
+        /// Whose.
+        client: ClientId,
+        /// The VQP, which is gone.
+        vqp: VqpId,
+    },
 }

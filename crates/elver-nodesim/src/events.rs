@@ -19,7 +19,8 @@ impl World {
         let (Event::Connected { client, .. }
         | Event::Warmed { client, .. }
         | Event::Deregistered { client, .. }
-        | Event::Failed { client, .. }) = &event;
+        | Event::Failed { client, .. }
+        | Event::GaveWay { client, .. }) = &event;
         let Some(owner) = self.client_of(node, *client) else {
             // What a client that has died had pending may end in any way.
             return Ok(());
@@ -102,6 +103,8 @@ impl World {
                 Ok(())
             }
             Event::Failed { vqp, cause, .. } => self.vqp_failed(node, owner, vqp, &cause),
+            // Its client has not used it, so that nothing of it is waited for.
+            Event::GaveWay { .. } => Ok(()),
         }
     }
 

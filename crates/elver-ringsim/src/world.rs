@@ -160,6 +160,7 @@ impl World {
                 }
                 Event::Warmed { .. } => broken!("node {node} was not asked to warm up"),
                 Event::Deregistered { .. } => self.count("region given back"),
+                Event::GaveWay { .. } => self.count("accepted VQP gave way"),
             }
         }
         self.take_completions(node, boot)

@@ -18,7 +18,7 @@ use crate::vqp::phase::Phase;
 use crate::vqp::recv_ring::RecvRing;
 use crate::vqp::send_ring::SendRing;
 use crate::vqp::{Vqp, Wait};
-use crate::{ClientId, ClientLimits, Core, CoreError, VqpId, VqpInit};
+use crate::{ClientId, ClientLimits, Core, CoreError, Event, VqpId, VqpInit};
 
 /// Accepted VQPs that are looked at for one to give way.
 const EVICTIONS_LOOKED_AT: usize = 64;
@@ -152,6 +152,8 @@ impl<D: Device> Core<D> {
             let failed = vqp.phase.is_over();
             if vqp.bound.is_none() && vqp.sq.len() == 0 && vqp.reads == 0 && (unused || failed) {
                 self.stats.accepted_evicted += 1;
+                let client = vqp.client;
+                self.events.push_back(Event::GaveWay { client, vqp: id });
                 // It has nothing outstanding, and goes at once.
                 self.destroy(id, self.heard);
                 return true;

@@ -115,6 +115,12 @@ fn what_no_client_used_gives_way_in_the_whole_node() {
     let stats = scene.stats();
     let evicted = 2 * OF_PEER as u64 - u64::from(ACCEPTED_MAX);
     assert_eq!((stats.accepted_evicted, stats.accepts_refused), (evicted, 0), "{stats:?}");
+    // The client may count them among its own: it hears which are gone.
+    let (client, ..) = scene.doors[0];
+    let gave_way =
+        |event: &&Event| matches!(event, Event::GaveWay { client: of, .. } if *of == client);
+    let told = scene.cluster.nodes[1].events.iter().filter(gave_way).count();
+    assert_eq!(told as u64, evicted);
     scene.cluster.check();
 }
 

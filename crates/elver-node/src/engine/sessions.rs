@@ -348,6 +348,17 @@ impl Sessions {
         }
     }
 
+    /// A VQP is gone that counted for the session's account, if its process had heard of it.
+    pub(super) fn vqp_gone(&mut self, slot: u32, vqp: u32) {
+        let Some((session, quotas)) = self.get_with_quotas(slot) else { return };
+        let account = session.account();
+        let Some(open) = &mut session.open else { return };
+        if open.vqps.remove(&vqp) {
+            quotas.give_back(account, Usage::VQP);
+        }
+        open.goes_direct_no_more(vqp);
+    }
+
     /// Whether a VQP's process does READs and WRITEs itself.
     pub(super) fn goes_direct(&self, client: ClientId, vqp: u32) -> bool {
         let session = self.of_client(client).and_then(|slot| self.at(slot));

@@ -81,7 +81,8 @@ impl Engine {
             Event::Connected { client, .. }
             | Event::Warmed { client, .. }
             | Event::Deregistered { client, .. }
-            | Event::Failed { client, .. } => *client,
+            | Event::Failed { client, .. }
+            | Event::GaveWay { client, .. } => *client,
         };
         let Some(slot) = self.sessions.of_client(client) else {
             if self.heirs_report(&event, now) {
@@ -113,6 +114,7 @@ impl Engine {
                     held => self.deregistered(slot, request, held == Held::Free),
                 }
             }
+            Event::GaveWay { vqp: VqpId(vqp), .. } => return self.sessions.vqp_gone(slot, vqp),
             Event::Failed { vqp, cause, .. } => {
                 self.sessions.reply(slot, Owed::Failed { vqp: vqp.0, cause: cause.into() })
             }
@@ -165,7 +167,7 @@ impl Engine {
             Event::Failed { client, vqp, cause, .. } => {
                 sets.failed(*client, *vqp, cause.clone().into())
             }
-            Event::Warmed { .. } | Event::Deregistered { .. } => false,
+            Event::Warmed { .. } | Event::Deregistered { .. } | Event::GaveWay { .. } => false,
         }
     }
 }

@@ -389,7 +389,11 @@ fn senders_of_one_node_have_a_share_of_a_session() {
         sender.wake();
         assert_eq!(server.completion().status, WcStatus::Success);
     }
-    // Nothing was sent back over any of them: each but the last gave way to the next.
+    // Nothing was sent back over any of them: each but the last gave way to the next, and counts no more.
+    wait_for("the quota of those that gave way", || {
+        let status = node.status()?;
+        (u64::from(status.users[0].vqps) == status.vqps_total).then_some(())
+    });
     let core = node.status().unwrap().core;
     let counted = ["accepts", "accepted_evicted", "accepts_refused"].map(|name| core[name]);
     assert_eq!(counted, [SENDERS, SENDERS - 1, 0]);
