@@ -1,19 +1,19 @@
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
-use std::ops::Bound;
 
 use elver_core::{MetaServer, NodeRecord};
 use elver_verbs::{Gid, Time};
 
 use super::frame::Frame;
+use super::output::{ConnectionId, Output};
 use super::seal::{Nonce, Seals};
 use super::secret::Secret;
+use super::watchers::Watchers;
 
 /// A registry is taken to have heard from all nodes when it is this many times to live old.
 const TTLS_TO_COMPLETE: u64 = 3;
-/// Nodes of a list that are told at a turn.
-const LISTED_AT_ONCE: usize = 256;
+/// Changes that wait for whoever watches, beside twice as many as there may be nodes.
+const CHANGES_MAX: usize = 1_024;
 
 /// What a registry's server is made with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,18 +103,6 @@ impl RegistryCounters {
     }
 }
 
-/// A connection, by a number that is never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct ConnectionId(pub(super) u64);
-
-/// What the server is to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Output {
-    Send(ConnectionId, Frame),
-    /// After what was sent before.
-    Close(ConnectionId),
-}
-
 /// The registry's state: who is known, until when, and who wants to hear of it. It does no IO.
 #[derive(Debug)]
 pub(super) struct Members<T> {
@@ -124,16 +112,14 @@ pub(super) struct Members<T> {
     nodes: BTreeMap<Gid, Node>,
     connections: BTreeMap<ConnectionId, Connection>,
     /// Connections that are not welcome so far.
-    strangers: u32,
-    by_address: BTreeMap<IpAddr, u32>,
+    strangers: BTreeSet<ConnectionId>,
+    by_address: BTreeMap<IpAddr, BTreeSet<ConnectionId>>,
     /// Who registered which node.
     speakers: BTreeSet<(Gid, ConnectionId)>,
     /// Who is told of changes.
-    watchers: BTreeSet<ConnectionId>,
-    /// Who is to be told of all nodes, and of which it was told last.
-    lists: BTreeMap<ConnectionId, Option<Gid>>,
-    /// At most one entry for each node and each connection, never too late; it may be too early.
-    due: BinaryHeap<Reverse<(Time, Due)>>,
+    watchers: Watchers,
+    /// One entry for each node and each connection, never too late; it may be too early.
+    due: BTreeSet<(Time, Due)>,
     outputs: VecDeque<Output>,
     pub(super) counters: RegistryCounters,
 }
@@ -144,6 +130,8 @@ struct Node {
     /// Whose heartbeats count.
     owner: ConnectionId,
     expires: Time,
+    /// When that is looked at.
+    due: Time,
 }
 
 #[derive(Debug)]
@@ -159,6 +147,8 @@ struct Connection {
     /// without end.
     left: bool,
     expires: Time,
+    /// When that is looked at.
+    due: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,18 +168,18 @@ enum Due {
 
 impl<T: NodeTable> Members<T> {
     pub(super) fn new(config: RegistryConfig, table: T, now: Time) -> Members<T> {
+        let changes_max = 2 * config.nodes_max as usize + CHANGES_MAX;
         Members {
             config,
             table,
             started: now,
             nodes: BTreeMap::new(),
             connections: BTreeMap::new(),
-            strangers: 0,
+            strangers: BTreeSet::new(),
             by_address: BTreeMap::new(),
             speakers: BTreeSet::new(),
-            watchers: BTreeSet::new(),
-            lists: BTreeMap::new(),
-            due: BinaryHeap::new(),
+            watchers: Watchers::new(changes_max),
+            due: BTreeSet::new(),
             outputs: VecDeque::new(),
             counters: RegistryCounters::default(),
         }
@@ -204,16 +194,12 @@ impl<T: NodeTable> Members<T> {
         now: Time,
     ) -> bool {
         let address = address.to_canonical();
-        let from_there = self.by_address.get(&address).copied().unwrap_or(0);
-        if self.connections.len() >= self.config.connections_max as usize
-            || from_there >= self.config.connections_per_address
-            || self.strangers >= self.config.strangers_max
-        {
+        if !self.make_room(address) {
             self.counters.turned_away += 1;
             return false;
         }
-        self.by_address.insert(address, from_there + 1);
-        self.strangers += 1;
+        self.by_address.entry(address).or_default().insert(id);
+        self.strangers.insert(id);
         let expires = now.saturating_add_ns(self.config.ttl_ns);
         let connection = Connection {
             address,
@@ -223,27 +209,59 @@ impl<T: NodeTable> Members<T> {
             registered: None,
             left: false,
             expires,
+            due: expires,
         };
         self.connections.insert(id, connection);
-        self.due.push(Reverse((expires, Due::Connection(id))));
+        self.due.insert((expires, Due::Connection(id)));
         true
+    }
+
+    /// Whether there is room for a connection from an address. Where there is none who has said least
+    /// gives way, the oldest first: strangers that stay keep no node from registering.
+    fn make_room(&mut self, address: IpAddr) -> bool {
+        if let Some(from_there) = self.by_address.get(&address)
+            && from_there.len() >= self.config.connections_per_address as usize
+        {
+            let Some(id) = from_there.iter().copied().find(|id| self.is_nobody(*id)) else {
+                return false;
+            };
+            self.give_way(id);
+        }
+        if self.strangers.len() >= self.config.strangers_max as usize
+            || self.connections.len() >= self.config.connections_max as usize
+        {
+            let Some(&id) = self.strangers.first() else { return false };
+            self.give_way(id);
+        }
+        true
+    }
+
+    /// Whether a connection has proven nothing and is of no node.
+    fn is_nobody(&self, id: ConnectionId) -> bool {
+        let is_proven =
+            |one: &Connection| one.stage == Stage::Welcome && self.config.secret.is_some();
+        self.connections.get(&id).is_some_and(|one| one.registered.is_none() && !is_proven(one))
+    }
+
+    fn give_way(&mut self, id: ConnectionId) {
+        self.counters.turned_away += 1;
+        self.closed(id);
+        self.outputs.push_back(Output::Close(id));
     }
 
     /// A connection ended. Its node may come back with another until its time to live runs out.
     pub(super) fn closed(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.remove(&id) else { return };
-        if connection.stage != Stage::Welcome {
-            self.strangers -= 1;
-        }
-        self.watchers.remove(&id);
-        self.lists.remove(&id);
+        self.due.remove(&(connection.due, Due::Connection(id)));
+        self.strangers.remove(&id);
+        self.watchers.end(id);
         if let Some(gid) = connection.registered {
             self.speakers.remove(&(gid, id));
             self.inherit(id, gid);
         }
-        if let Some(count) = self.by_address.get_mut(&connection.address) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(others) = self.by_address.get_mut(&connection.address) {
+            others.remove(&id);
+            if others.is_empty() {
                 self.by_address.remove(&connection.address);
             }
         }
@@ -277,11 +295,9 @@ impl<T: NodeTable> Members<T> {
             }
             (Stage::Welcome, Frame::Heartbeat) => self.send(id, Frame::Heartbeat),
             (Stage::Welcome, Frame::Watch { on }) => {
-                self.watchers.remove(&id);
-                self.lists.remove(&id);
+                self.watchers.end(id);
                 if on {
-                    self.watchers.insert(id);
-                    self.lists.insert(id, None);
+                    self.watchers.begin(id);
                 }
             }
             (Stage::Welcome, Frame::Leave) => {
@@ -323,22 +339,29 @@ impl<T: NodeTable> Members<T> {
 
     /// When [`Members::handle_timeout`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.due.peek().map(|Reverse((at, _))| *at)
+        self.due.first().map(|(at, _)| *at)
     }
 
-    /// Ends what was silent for too long.
+    /// Ends what was silent for too long. Nobody is told of it before [`Members::inform`].
     pub(super) fn handle_timeout(&mut self, now: Time) {
-        while let Some(&Reverse((at, due))) = self.due.peek()
+        while let Some(&(at, due)) = self.due.first()
             && at <= now
         {
-            self.due.pop();
-            let expires = match due {
-                Due::Node(gid) => self.nodes.get(&gid).map(|node| node.expires),
-                Due::Connection(id) => self.connections.get(&id).map(|one| one.expires),
+            self.due.pop_first();
+            let times = match due {
+                Due::Node(gid) => {
+                    self.nodes.get_mut(&gid).map(|node| (node.expires, &mut node.due))
+                }
+                Due::Connection(id) => {
+                    self.connections.get_mut(&id).map(|one| (one.expires, &mut one.due))
+                }
             };
-            match (expires, due) {
+            match (times, due) {
                 (None, _) => {}
-                (Some(expires), _) if expires > now => self.due.push(Reverse((expires, due))),
+                (Some((expires, again)), _) if expires > now => {
+                    *again = expires;
+                    self.due.insert((expires, due));
+                }
                 (Some(_), Due::Node(gid)) => {
                     self.counters.expired += 1;
                     self.remove(gid);
@@ -348,35 +371,13 @@ impl<T: NodeTable> Members<T> {
         }
     }
 
-    /// Tells those who asked of some nodes more, as far as each takes it: whether there was anybody.
-    /// News come in between, so that a list is what there was when it ended.
-    pub(super) fn list(&mut self, now: Time, takes: impl Fn(ConnectionId) -> bool) -> bool {
+    /// Tells those who asked of all nodes, and of what has changed, as far as each takes it: whether
+    /// there was anybody.
+    pub(super) fn inform(&mut self, now: Time, takes: impl Fn(ConnectionId) -> bool) -> bool {
         let age_ns = now.ns_since(self.started);
         let complete = age_ns >= self.config.ttl_ns.saturating_mul(TTLS_TO_COMPLETE);
-        let mut told = false;
-        let Members { lists, nodes, outputs, .. } = self;
-        lists.retain(|&id, last| {
-            if !takes(id) {
-                return true;
-            }
-            told = true;
-            if last.is_none() {
-                outputs.push_back(Output::Send(id, Frame::ListBegin));
-            }
-            let from = last.map_or(Bound::Unbounded, Bound::Excluded);
-            let mut rest = nodes.range((from, Bound::Unbounded));
-            for (&gid, node) in rest.by_ref().take(LISTED_AT_ONCE) {
-                let frame = Frame::Node { gid, record: Some(node.record) };
-                outputs.push_back(Output::Send(id, frame));
-                *last = Some(gid);
-            }
-            let more = rest.next().is_some();
-            if !more {
-                outputs.push_back(Output::Send(id, Frame::ListEnd { complete }));
-            }
-            more
-        });
-        told
+        let nodes = (&self.nodes, |node: &Node| node.record);
+        self.watchers.inform(nodes, complete, takes, &mut self.outputs)
     }
 
     /// Takes what is to be done, oldest first.
@@ -388,7 +389,7 @@ impl<T: NodeTable> Members<T> {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.stage = Stage::Welcome;
             connection.expires = expires;
-            self.strangers -= 1;
+            self.strangers.remove(&id);
         }
         let ttl_ms = u32::try_from(self.config.ttl_ns / 1_000_000).unwrap_or(u32::MAX);
         let server = Box::new(self.table.server());
@@ -403,14 +404,13 @@ impl<T: NodeTable> Members<T> {
             return;
         }
         let known = self.nodes.get(&gid);
-        let is_new = known.is_none();
+        // Who is looked at too early is looked at again.
+        let due = known.map_or(expires, |known| known.due);
         let is_news = known.is_none_or(|known| known.record != record);
         // Whoever knows its record does not become its owner: it could make it leave.
         let owner = known.map(|known| known.owner).filter(|owner| self.owns(*owner, gid));
-        self.nodes.insert(gid, Node { record, owner: owner.unwrap_or(id), expires });
-        if is_new {
-            self.due.push(Reverse((expires, Due::Node(gid))));
-        }
+        self.nodes.insert(gid, Node { record, owner: owner.unwrap_or(id), expires, due });
+        self.due.insert((due, Due::Node(gid)));
         self.send(id, Frame::Registered);
         if is_news {
             // Their heartbeats are of the record that was.
@@ -421,7 +421,7 @@ impl<T: NodeTable> Members<T> {
                 }
             }
             self.counters.registered += 1;
-            self.tell(gid, Some(record));
+            self.tell(gid);
         }
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.registered = Some(gid);
@@ -502,15 +502,18 @@ impl<T: NodeTable> Members<T> {
     }
 
     fn remove(&mut self, gid: Gid) {
-        self.nodes.remove(&gid);
+        if let Some(node) = self.nodes.remove(&gid) {
+            self.due.remove(&(node.due, Due::Node(gid)));
+        }
         self.table.remove(gid);
-        self.tell(gid, None);
+        self.tell(gid);
     }
 
-    /// Tells all who watch.
-    fn tell(&mut self, gid: Gid, record: Option<NodeRecord>) {
-        for &id in &self.watchers {
-            self.outputs.push_back(Output::Send(id, Frame::Node { gid, record }));
+    /// Has all who watch be told.
+    fn tell(&mut self, gid: Gid) {
+        for late in self.watchers.note(gid) {
+            self.counters.overflowed += 1;
+            self.outputs.push_back(Output::Close(late));
         }
     }
 

@@ -17,6 +17,7 @@ mod client;
 mod frame;
 mod members;
 mod news;
+mod output;
 mod pipe;
 #[cfg(test)]
 mod samples;
@@ -27,6 +28,7 @@ mod session;
 #[cfg(test)]
 #[allow(clippy::disallowed_types, reason = "how long a test waits")]
 mod tests;
+mod watchers;
 
 pub use client::{RegistryClient, RegistryClientConfig};
 pub use members::{NodeTable, RegistryConfig, RegistryCounters};

@@ -10,7 +10,8 @@ use rustix::event::epoll;
 use rustix::time::Timespec;
 
 use super::frame::FrameError;
-use super::members::{ConnectionId, Members, NodeTable, Output, RegistryConfig, RegistryCounters};
+use super::members::{Members, NodeTable, RegistryConfig, RegistryCounters};
+use super::output::{ConnectionId, Output};
 use super::pipe::{Ended, Pipe};
 use super::seal::Nonce;
 
@@ -20,7 +21,7 @@ const EVENTS_MAX: usize = 256;
 const ACCEPTS_MAX: usize = 64;
 /// Bytes that may wait for a client to take them.
 const OUTBOX_BYTES_MAX: usize = 256 * 1024;
-/// A list goes on while fewer wait.
+/// Lists and news go on while fewer wait.
 const LIST_BYTES: usize = 32 * 1024;
 /// Time for which the listener is not looked at when there was no descriptor for a connection: it is
 /// others that hold them, and nobody tells when they have done.
@@ -98,7 +99,10 @@ impl<T: NodeTable> RegistryServer<T> {
     pub fn wait(&mut self, now: Time, at_most: Duration) -> io::Result<()> {
         let due = self.members.poll_timeout().into_iter().chain(self.deaf_until).min();
         let wait = due.map_or(at_most, |due| at_most.min(Duration::from_nanos(due.ns_since(now))));
-        let timeout = Timespec::try_from(wait).unwrap_or_default();
+        self.look_around(Timespec::try_from(wait).unwrap_or_default())
+    }
+
+    fn look_around(&mut self, timeout: Timespec) -> io::Result<()> {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         self.ready.clear();
         match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout)) {
@@ -116,22 +120,36 @@ impl<T: NodeTable> RegistryServer<T> {
         if self.deaf_until.is_some_and(|until| until <= now) {
             self.listen();
         }
-        for token in std::mem::take(&mut self.ready) {
-            match token {
-                LISTENER => self.accept(now),
-                WAKE => {}
-                id => self.serve(ConnectionId(id), now),
-            }
+        self.take_ready(now);
+        // What came counts before what did not, and after a time in which this thread stood still that is
+        // more than a turn takes.
+        let mut turns = self.pipes.len() / EVENTS_MAX + 1;
+        while turns > 0
+            && self.members.poll_timeout().is_some_and(|due| due <= now)
+            && self.look_around(Timespec::default()).is_ok()
+            && !self.ready.is_empty()
+        {
+            self.take_ready(now);
+            turns -= 1;
         }
-        // What came counts before what did not.
         self.members.handle_timeout(now);
         self.put_out();
         // What a client does not take now, it is told when its socket has room.
         let takes = |pipes: &BTreeMap<ConnectionId, Pipe>, id| {
             pipes.get(&id).is_some_and(|pipe| pipe.outbox_bytes() < LIST_BYTES)
         };
-        while self.members.list(now, |id| takes(&self.pipes, id)) {
+        while self.members.inform(now, |id| takes(&self.pipes, id)) {
             self.put_out();
+        }
+    }
+
+    fn take_ready(&mut self, now: Time) {
+        for token in std::mem::take(&mut self.ready) {
+            match token {
+                LISTENER => self.accept(now),
+                WAKE => {}
+                id => self.serve(ConnectionId(id), now),
+            }
         }
     }
 
@@ -264,4 +282,82 @@ pub(super) fn nonce() -> io::Result<Nonce> {
         return Err(io::ErrorKind::Interrupted.into());
     }
     Ok(nonce)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{Ipv4Addr, TcpStream};
+
+    use elver_core::{MetaServer, NodeRecord};
+    use elver_verbs::Gid;
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+    use super::super::frame::Frame;
+    use super::super::samples::{meta_server, record};
+    use super::*;
+
+    struct Table;
+
+    impl NodeTable for Table {
+        fn server(&self) -> MetaServer {
+            meta_server(1)
+        }
+
+        fn put(&mut self, _: Gid, _: NodeRecord) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn remove(&mut self, _: Gid) {}
+    }
+
+    /// All but 256 of them were taken for dead.
+    #[test]
+    fn nodes_that_spoke_while_the_registry_stood_still_are_alive() {
+        const NODES: u32 = EVENTS_MAX as u32 + 50;
+        const TTL_NS: u64 = 1_000_000;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let wake = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let config = RegistryConfig {
+            ttl_ns: TTL_NS,
+            connections_per_address: NODES,
+            verify_source: false,
+            ..RegistryConfig::default()
+        };
+        let start = Time(0);
+        let mut server = RegistryServer::new(listener, config, Table, wake.as_fd(), start).unwrap();
+        let address = server.address().unwrap();
+        let say = |mut stream: &TcpStream, frame: Frame| {
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes, None);
+            stream.write_all(&bytes).unwrap();
+        };
+        let mut nodes = Vec::new();
+        for n in 0..NODES {
+            let stream = TcpStream::connect(address).unwrap();
+            say(&stream, Frame::Hello { nonce: [0; 32] });
+            let gid = Gid::from(Ipv4Addr::from(0x0a00_0000 + n));
+            say(&stream, Frame::Register { gid, record: record(n) });
+            nodes.push(stream);
+            while server.counters().registered <= u64::from(n) {
+                server.wait(start, Duration::from_secs(20)).unwrap();
+                server.poll(start);
+            }
+        }
+        for node in &nodes {
+            say(node, Frame::Heartbeat);
+        }
+        for pipe in server.pipes.values() {
+            let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+            let mut fds = [PollFd::new(pipe, PollFlags::IN)];
+            assert_eq!(poll(&mut fds, Some(&timeout)).unwrap(), 1);
+        }
+        let late = Time(2 * TTL_NS);
+        server.wait(late, Duration::ZERO).unwrap();
+        server.poll(late);
+        assert_eq!((server.counters().expired, server.pipes.len()), (0, NODES as usize));
+        // And who says nothing is not.
+        server.poll(Time(4 * TTL_NS));
+        assert_eq!((server.counters().expired, server.pipes.len()), (NODES.into(), 0));
+    }
 }

@@ -1,4 +1,5 @@
 use super::super::samples::{gid, meta_server, record};
+use super::super::watchers::TOLD_AT_ONCE;
 use super::*;
 
 const TTL_NS: u64 = 1_000;
@@ -53,13 +54,19 @@ fn register(members: &mut Members<Table>, id: ConnectionId, number: u8, tag: u32
     assert_eq!(members.poll_output(), Some(Output::Send(id, Frame::Registered)));
 }
 
+/// What is to be done, when all have been told what they did not know.
 fn outputs(members: &mut Members<Table>) -> Vec<Output> {
+    list_all(members, 0);
+    said(members)
+}
+
+fn said(members: &mut Members<Table>) -> Vec<Output> {
     std::iter::from_fn(|| members.poll_output()).collect()
 }
 
 /// Everybody takes whatever comes.
 fn list_all(members: &mut Members<Table>, now: u64) {
-    while members.list(Time(now), |_| true) {}
+    while members.inform(Time(now), |_| true) {}
 }
 
 #[test]
@@ -184,14 +191,20 @@ fn strangers_and_too_many_are_refused() {
     let outs = outputs(&mut members);
     assert!(matches!(&outs[..], [Output::Send(_, Frame::Refused { .. }), Output::Close(_)]));
     assert!(members.open(ConnectionId(2), address(1), OURS, Time(0)));
+    assert!(members.table.0.is_empty());
+    // Of those that are somebody none gives way.
+    members.config.secret = Some(Secret::new(b"of the cluster"));
+    members.connections.get_mut(&ConnectionId(2)).unwrap().stage = Stage::Welcome;
     assert!(!members.open(ConnectionId(3), address(1), OURS, Time(0)), "two from one address");
-    assert!(members.open(ConnectionId(4), address(2), OURS, Time(0)));
-    assert!(members.open(ConnectionId(5), address(3), OURS, Time(0)));
+    members.strangers.clear();
+    for (id, number) in [(4, 2), (5, 3)] {
+        assert!(members.open(ConnectionId(id), address(number), OURS, Time(0)));
+        members.welcome(ConnectionId(id), Time(TTL_NS));
+    }
     assert!(!members.open(ConnectionId(6), address(4), OURS, Time(0)), "four in all");
     members.closed(ConnectionId(2));
     assert!(members.open(ConnectionId(7), address(1), OURS, Time(0)));
     assert_eq!(members.counters.turned_away, 2);
-    assert!(members.table.0.is_empty());
 }
 
 #[test]
@@ -224,25 +237,30 @@ fn a_list_is_told_as_fast_as_it_is_taken() {
     let name = |n: u32| Gid::from(std::net::Ipv4Addr::from(0x0a00_0000 + n));
     let owner = greet(&mut members, 1, 1, 0);
     for n in 0..1_000 {
-        members.nodes.insert(name(n), Node { record: record(n), owner, expires: Time(TTL_NS) });
+        members.nodes.insert(
+            name(n),
+            Node { record: record(n), owner, expires: Time(TTL_NS), due: Time(TTL_NS) },
+        );
     }
     let [slow, quick] = [2, 3].map(|id| greet(&mut members, id, 1, 0));
     for id in [slow, quick] {
         members.handle(id, Frame::Watch { on: true }, Time(0));
     }
-    assert!(members.list(Time(0), |_| true));
-    let first = outputs(&mut members);
-    assert_eq!(first.len(), 2 * (1 + LISTED_AT_ONCE));
-    while members.list(Time(0), |id| id == quick) {}
-    let rest = outputs(&mut members);
-    assert_eq!(rest.len(), 1_000 - LISTED_AT_ONCE + 1, "the quick one alone");
+    assert!(members.inform(Time(0), |_| true));
+    let first = said(&mut members);
+    assert_eq!(first.len(), 2 * (1 + TOLD_AT_ONCE));
+    while members.inform(Time(0), |id| id == quick) {}
+    let rest = said(&mut members);
+    assert_eq!(rest.len(), 1_000 - TOLD_AT_ONCE + 1, "the quick one alone");
     // One that was told goes, one that was not goes, one comes among those that were told.
     for gone in [name(0), name(999)] {
         members.remove(gone);
     }
     let came = Gid::from(std::net::Ipv4Addr::from(0x0900_0000));
-    members.nodes.insert(came, Node { record: record(7), owner, expires: Time(TTL_NS) });
-    members.tell(came, Some(record(7)));
+    members
+        .nodes
+        .insert(came, Node { record: record(7), owner, expires: Time(TTL_NS), due: Time(TTL_NS) });
+    members.tell(came);
     list_all(&mut members, 0);
     let mut known = BTreeMap::new();
     let heard = first.into_iter().chain(outputs(&mut members));
@@ -370,13 +388,55 @@ fn strangers_leave_room_and_go_in_time_whatever_they_say() {
     for number in 1..=3 {
         assert!(members.open(ConnectionId(number), address(number as u8), OURS, Time(0)));
     }
-    assert!(!members.open(ConnectionId(4), address(4), OURS, Time(0)), "three strangers");
-    members.handle(ConnectionId(1), Frame::Hello { nonce: THEIRS }, Time(TTL_NS - 1));
+    // The fourth is let in, and the oldest goes.
+    assert!(members.open(ConnectionId(4), address(4), OURS, Time(0)));
+    assert_eq!(outputs(&mut members), [Output::Close(ConnectionId(1))]);
+    assert_eq!((members.strangers.len(), members.counters.turned_away), (3, 1));
+    members.handle(ConnectionId(2), Frame::Hello { nonce: THEIRS }, Time(TTL_NS - 1));
     outputs(&mut members);
     members.handle_timeout(Time(TTL_NS));
-    assert_eq!(outputs(&mut members), [1, 2, 3].map(|id| Output::Close(ConnectionId(id))));
-    for number in 1..=3 {
-        members.closed(ConnectionId(number));
+    assert_eq!(outputs(&mut members), [2, 3, 4].map(|id| Output::Close(ConnectionId(id))));
+}
+
+/// Whoever held all places kept the nodes of an address, or all nodes, from registering.
+#[test]
+fn strangers_give_way_to_whoever_comes_and_nodes_do_not() {
+    for secret in [None, Some(Secret::new(b"of the cluster"))] {
+        let mut members = members();
+        let node = greet(&mut members, 1, 1, 0);
+        register(&mut members, node, 1, 1, 0);
+        members.config.secret = secret;
+        members.config.connections_max = 100;
+        // From the same address, and from others.
+        for (id, number) in [(2, 1), (3, 1), (4, 2), (5, 3), (6, 4), (7, 1)] {
+            assert!(members.open(ConnectionId(id), address(number), OURS, Time(0)));
+            assert!(members.strangers.len() <= 3 && members.by_address[&address(1)].len() <= 2);
+        }
+        let closed = [2, 3, 4].map(|id| Output::Close(ConnectionId(id)));
+        assert_eq!(outputs(&mut members), closed);
+        assert!(members.connections.contains_key(&node));
+        if members.config.secret.is_none() {
+            // Nor does it help to say hello, without any proof.
+            members.handle(ConnectionId(7), Frame::Hello { nonce: THEIRS }, Time(0));
+            outputs(&mut members);
+            assert!(members.open(ConnectionId(8), address(1), OURS, Time(0)));
+            assert_eq!(outputs(&mut members)[0], Output::Close(ConnectionId(7)));
+        }
+        assert_eq!(members.connections.len(), members.due.len() - 1);
     }
-    assert!(members.open(ConnectionId(4), address(4), OURS, Time(TTL_NS)));
+}
+
+/// They stayed, one more for each time, and each came up again whenever it was due.
+#[test]
+fn nodes_that_come_and_go_leave_nothing() {
+    let mut members = members();
+    members.config.connections_max = 100;
+    for round in 0..50 {
+        let id = greet(&mut members, round + 1, 2, round);
+        register(&mut members, id, 2, 5, round);
+        register(&mut members, id, 2, 5, round);
+        members.handle(id, Frame::Leave, Time(round));
+        members.closed(id);
+        assert!(members.due.is_empty(), "{:?}", members.due);
+    }
 }
