@@ -49,8 +49,8 @@ impl Account {
 
     /// A number that tells it from all others.
     pub(super) fn number(self) -> u64 {
-        // Namespaces have numbers of 32 bits.
-        self.space << 32 | u64::from(self.uid)
+        // Namespaces have numbers of 32 bits, of which the system gives none below 0xf000_0000. Root has none.
+        (self.space | u64::from(self.is_root)) << 32 | u64::from(self.uid)
     }
 }
 
@@ -134,6 +134,23 @@ mod tests {
         let users =
             Customer::of(1_000, &OWN, &QuotaConfig::default(), Host { pid: Pid::INIT, uid: 1_000 });
         assert!(users.is_trusted && !users.account.is_root);
+    }
+
+    /// Root and a user 0 that is not trusted were one to the core: the one's guesses at keys held the other.
+    #[test]
+    fn each_account_has_a_number_of_its_own() {
+        let root = of(0, OWN).account;
+        assert!(root.is_root);
+        let others = [
+            account(0, 0),
+            account(0, 0xf000_0001),
+            account(1, 0),
+            account(7, u64::from(u32::MAX)),
+        ];
+        let mut numbers: Vec<u64> = others.into_iter().chain([root]).map(Account::number).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), 5);
     }
 
     #[test]
