@@ -10,7 +10,6 @@ use core::num::NonZeroU16;
 use elver_verbs::{ConnectOptions, Device, Gid, Policy, Time, Via};
 
 use crate::connect::attach::Onto;
-use crate::discovery::lookups::warms::WARMS_MAX;
 use crate::discovery::peer::Waiter;
 use crate::ids::PeerId;
 use crate::vqp::phase::Phase;
@@ -104,9 +103,7 @@ impl<D: Device> Core<D> {
             self.events.push_back(Event::Warmed { client, token, ready: 0, failed: 0 });
             return Ok(());
         }
-        let full =
-            CoreError::Limit { what: "warm calls", limit: WARMS_MAX as u64, setting: "warm" };
-        let warm = self.begin_warm(client, token, gids.len() as u32).ok_or(full)?;
+        let warm = self.begin_warm(client, token, gids.len() as u32)?;
         for gid in gids {
             match self.peer_of(*gid) {
                 None => self.warmed(warm, false),

@@ -488,7 +488,7 @@ impl<T: NodeTable> Members<T> {
             ));
         }
         if known.is_none_or(|known| known.record != record) {
-            self.table.put(gid, record)?;
+            self.table.put(gid, record).inspect_err(|_| self.forget(gid))?;
         }
         Ok(())
     }
@@ -507,6 +507,14 @@ impl<T: NodeTable> Members<T> {
         }
         self.table.remove(gid);
         self.tell(gid);
+    }
+
+    /// What was put or not, or is put later, is of a node that was told no.
+    fn forget(&mut self, gid: Gid) {
+        match self.nodes.contains_key(&gid) {
+            true => self.remove(gid),
+            false => self.table.remove(gid),
+        }
     }
 
     /// Has all who watch be told.

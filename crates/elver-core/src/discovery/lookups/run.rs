@@ -9,7 +9,7 @@ use crate::discovery::lookups::warms::Warm;
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
 use crate::ids::{OpId, PeerId};
-use crate::{ClientId, ConnectError, Core, Event};
+use crate::{ClientId, ConnectError, Core, CoreError, Event};
 
 /// How long one meta server may take before the next one is asked, in nanoseconds. Far above what a
 /// READ takes, since a spurious change costs only a READ more.
@@ -245,9 +245,17 @@ impl<D: Device> Core<D> {
         busy
     }
 
-    /// A `warm` call begins, for so many peers. Returns its number; none when too many are under way.
-    pub(crate) fn begin_warm(&mut self, client: ClientId, token: u64, left: u32) -> Option<u32> {
-        self.lookups.warms.begin(client, token, left)
+    /// A `warm` call begins, for so many peers. Returns its number.
+    pub(crate) fn begin_warm(
+        &mut self,
+        client: ClientId,
+        token: u64,
+        left: u32,
+    ) -> Result<u32, CoreError> {
+        let account = self.open_client(client)?.limits.account;
+        let begun = self.lookups.warms.begin((client, account), token, left);
+        let limit = |limit| CoreError::Limit { what: "warm calls", limit, setting: "warm" };
+        begun.map_err(|most| limit(most as u64))
     }
 
     /// One of a `warm` call's peers is at hand, or cannot be.

@@ -6,7 +6,10 @@ const TTL_NS: u64 = 1_000;
 const OURS: Nonce = [1; 32];
 const THEIRS: Nonce = [2; 32];
 
+/// Whoever puts 666 waits in vain for the answer, and it is there all the same.
 struct Table(BTreeMap<Gid, NodeRecord>);
+
+const LATE: u32 = 666;
 
 impl NodeTable for Table {
     fn server(&self) -> MetaServer {
@@ -15,7 +18,7 @@ impl NodeTable for Table {
 
     fn put(&mut self, gid: Gid, record: NodeRecord) -> Result<(), String> {
         self.0.insert(gid, record);
-        Ok(())
+        if record == self::record(LATE) { Err("no answer".to_string()) } else { Ok(()) }
     }
 
     fn remove(&mut self, gid: Gid) {
@@ -439,4 +442,32 @@ fn nodes_that_come_and_go_leave_nothing() {
         members.closed(id);
         assert!(members.due.is_empty(), "{:?}", members.due);
     }
+}
+
+/// It stayed in the table for good: nobody knew of it, and so nobody removed it.
+#[test]
+fn a_record_that_was_put_too_late_goes() {
+    let mut members = members();
+    let watcher = greet(&mut members, 1, 1, 0);
+    members.handle(watcher, Frame::Watch { on: true }, Time(0));
+    outputs(&mut members);
+    let put = |members: &mut Members<Table>, id| {
+        members.handle(id, Frame::Register { gid: gid(2), record: record(LATE) }, Time(0));
+        let outs = outputs(members);
+        assert!(matches!(outs[0], Output::Send(_, Frame::Refused { .. })), "{outs:?}");
+        assert!(members.table.0.is_empty() && members.nodes.is_empty());
+        outs
+    };
+    let id = greet(&mut members, 2, 2, 0);
+    put(&mut members, id);
+    members.closed(id);
+    // Nor does the record stay that was there before, which is another's.
+    let id = greet(&mut members, 3, 2, 0);
+    register(&mut members, id, 2, 5, 0);
+    members.closed(id);
+    outputs(&mut members);
+    let id = greet(&mut members, 4, 2, 0);
+    let outs = put(&mut members, id);
+    let went = Frame::Node { gid: gid(2), record: None };
+    assert!(outs.contains(&Output::Send(watcher, went)), "{outs:?}");
 }
