@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use elver_portal::memfd::Pages;
 use elver_portal::{ARENA_BYTES, Layout, Listener, NodeEnd, Socket};
 use elver_soft::SoftMemory;
+use elver_verbs::Time;
 use rustix::event::epoll;
 use rustix::time::Timespec;
 
@@ -22,11 +23,16 @@ pub(super) const PROCESS: u64 = 1 << 31;
 /// Events that are taken at a turn.
 pub(super) const EVENTS_MAX: usize = 32;
 
+/// After so long memory for a session is looked for again.
+const REFILL_AGAIN_NS: u64 = 1_000_000_000;
+
 pub(super) struct Door {
     listener: Option<Listener>,
     epoll: OwnedFd,
     spares: Vec<Spare>,
     spares_max: usize,
+    /// There was no memory for one: until then none is made.
+    refill_at: Time,
     /// The listener is not watched, since the process has no descriptor left.
     paused: bool,
 }
@@ -50,24 +56,35 @@ impl Door {
             epoll::add(&epoll, listener, epoll::EventData::new_u64(LISTENER), input)?;
         }
         epoll::add(&epoll, inlet, epoll::EventData::new_u64(INLET), input)?;
-        let mut door = Door { listener, epoll, spares: Vec::new(), spares_max, paused: false };
-        while door.wants_refill() {
+        let mut door = Door {
+            listener,
+            epoll,
+            spares: Vec::new(),
+            spares_max,
+            refill_at: Time::ZERO,
+            paused: false,
+        };
+        while door.wants_refill(Time::ZERO) {
             door.spares.push(Spare::make(Layout::default())?);
         }
         Ok(door)
     }
 
-    /// Makes one session's memory ready. Without memory for it there will be fewer from now on.
-    pub(super) fn refill(&mut self) {
-        match Spare::make(Layout::default()) {
+    /// Makes one session's memory ready. Without memory for it there will be fewer for a time.
+    pub(super) fn refill(&mut self, now: Time) {
+        self.keep(Spare::make(Layout::default()), now);
+    }
+
+    fn keep(&mut self, made: io::Result<Spare>, now: Time) {
+        match made {
             Ok(spare) => self.spares.push(spare),
-            Err(_) => self.spares_max = self.spares.len(),
+            Err(_) => self.refill_at = now.saturating_add_ns(REFILL_AGAIN_NS),
         }
     }
 
     /// Whether [`Door::refill`] has something to do.
-    pub(super) fn wants_refill(&self) -> bool {
-        self.spares.len() < self.spares_max
+    pub(super) fn wants_refill(&self, now: Time) -> bool {
+        self.spares.len() < self.spares_max && now >= self.refill_at
     }
 
     /// Shared memory of a layout: ready made if it is the usual one.
@@ -155,5 +172,27 @@ impl Spare {
         let end = NodeEnd::map(&file, layout)?;
         let arena = SoftMemory::map_file_from(&file, layout.arena_at() as u64, ARENA_BYTES);
         Ok(Spare { file, end, arena: arena.map_err(io::Error::other)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::notice::channel;
+    use super::*;
+
+    /// One moment without memory, or descriptors, and each process had to wait for its session's for good.
+    #[test]
+    fn spare_sessions_that_could_not_be_made_are_made_later() {
+        let (_outlet, inlet) = channel().unwrap();
+        let mut door = Door::new(None, inlet.as_fd(), 2).unwrap();
+        let now = Time(1 << 40);
+        assert!(!door.wants_refill(now));
+        door.memory(Layout::default()).unwrap();
+        assert!(door.wants_refill(now));
+        door.keep(Err(io::ErrorKind::OutOfMemory.into()), now);
+        let later = now.saturating_add_ns(REFILL_AGAIN_NS);
+        assert!(!door.wants_refill(Time(later.0 - 1)) && door.wants_refill(later));
+        door.refill(later);
+        assert_eq!((door.spares.len(), door.wants_refill(later)), (2, false));
     }
 }

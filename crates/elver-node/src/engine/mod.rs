@@ -299,7 +299,7 @@ impl Engine {
     /// Sleeps until there is something to do, at most so long. Returns at once if there is already.
     pub(crate) fn rest(&mut self, at_most: Duration) -> Result<(), NodeError> {
         let now = now();
-        if self.prepare() {
+        if self.prepare(now) {
             return Ok(());
         }
         while let Some(token) = self.newcomers.pop() {
@@ -328,10 +328,10 @@ impl Engine {
     }
 
     /// Makes one thing ready for processes to come; false if all is.
-    fn prepare(&mut self) -> bool {
-        let wanted = self.door.wants_refill();
+    fn prepare(&mut self, now: Time) -> bool {
+        let wanted = self.door.wants_refill(now);
         if wanted {
-            self.door.refill();
+            self.door.refill(now);
         }
         wanted
     }
@@ -452,7 +452,7 @@ impl Engine {
             now.ns_since(self.busy_at) >= QUIET_NS && now.ns_since(self.opened_at) >= BEGINS_NS;
         if quiet || now.ns_since(self.prepared_at) >= PREPARE_NS_MAX {
             self.prepared_at = now;
-            self.prepare();
+            self.prepare(now);
         }
         let idle_ns = self.config.engine.session_idle_us.saturating_mul(1_000);
         self.sessions.rest_idle(idle_ns, now);
