@@ -26,6 +26,8 @@ counters! {
     sessions_closed,
     /// Processes that were turned away: quotas, versions, want of memory.
     sessions_rejected,
+    /// Processes that were turned away since those of their user connect too often.
+    visits_refused,
     /// Processes that connected and said nothing.
     greetings_missed,
     /// Connections that could not be accepted, for want of descriptors.
@@ -63,6 +65,8 @@ counters! {
     violations_field,
     /// For a message on the socket that has no place there.
     violations_message,
+    /// For waking the engine again and again while it was awake.
+    violations_wakes,
 }
 
 impl EngineCounters {

@@ -20,6 +20,9 @@ use super::sessions::{End, GREETINGS_MAX};
 use super::translate::Refused;
 use super::{BEGINNER_NS, Engine, NEWCOMER_NS, NEWCOMERS_MAX};
 
+/// Times that a session may be woken while it is awake. Who is honest wakes one that sleeps, and is now
+/// and then late.
+const NEEDLESS_MAX: u32 = 4_096;
 /// Messages that are read from a session's socket at a look.
 const MESSAGES_MAX: usize = 4;
 
@@ -30,6 +33,13 @@ impl Engine {
             self.counters.sessions_rejected += 1;
             return;
         };
+        // Whoever could end the node need not be kept from its time.
+        let is_trusted = peer.uid == 0 || peer.uid == self.host.uid;
+        if !is_trusted && !self.visits.enter(peer.uid, now) {
+            self.counters.visits_refused += 1;
+            self.counters.sessions_rejected += 1;
+            return;
+        }
         // Who is too much is told so when it has said hello: before, it would not hear.
         let most = self.config.quota.sessions_total as usize + GREETINGS_MAX as usize;
         let known = Customer::over(&socket, &peer, &self.config.quota, self.host);
@@ -106,7 +116,12 @@ impl Engine {
                     self.inherit(slot, set, heir, now);
                 }
                 Ok(Received::Message(Message::Wake, _)) if begun => {
-                    self.sessions.activate(slot, now);
+                    if self.sessions.was_awake(slot) >= NEEDLESS_MAX {
+                        self.counters.violations_wakes += 1;
+                        self.end(slot, End::Violation, now);
+                    } else {
+                        self.sessions.activate(slot, now);
+                    }
                 }
                 Ok(Received::Message(..)) => {
                     self.counters.violations_message += 1;

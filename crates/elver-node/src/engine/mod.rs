@@ -34,6 +34,7 @@ mod tell;
 mod tests;
 mod translate;
 mod turns;
+mod visits;
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
@@ -59,7 +60,7 @@ use self::membership::Membership;
 use self::quota::Usage;
 use self::sessions::{End, Sessions};
 use self::translate::Refused;
-use self::turns::Round;
+use self::visits::Visits;
 use crate::NodeError;
 use crate::capture::{NAMES_MAX, VqpName};
 use crate::clock::now;
@@ -129,6 +130,7 @@ pub(crate) struct Engine {
     door: Door,
     /// Processes that connected just now, by their tokens: not watched yet.
     newcomers: Vec<u64>,
+    visits: Visits,
     /// The last round has told a process something.
     has_told: bool,
     host: Host,
@@ -198,6 +200,7 @@ impl Engine {
             directs,
             door,
             newcomers: Vec::with_capacity(NEWCOMERS_MAX),
+            visits: Visits::default(),
             has_told: false,
             host: Host::own(),
             membership: Membership::default(),
@@ -340,15 +343,15 @@ impl Engine {
     #[inline]
     fn serve(&mut self, now: Time) -> bool {
         let mut busy = false;
-        let mut round = Round::default();
-        while let Some((slot, most)) = self.sessions.turns.next(&mut round) {
+        self.sessions.turns.begin();
+        while let Some((slot, most)) = self.sessions.turns.next() {
             let Some(open) = self.sessions.open(slot) else { continue };
             if !open.owes() && !open.stalled && open.end.is_idle() {
                 continue;
             }
             let (something, wrs) = self.serve_one(slot, most, now);
             busy |= something;
-            self.sessions.turns.took(&round, wrs);
+            self.sessions.turns.took(wrs);
         }
         busy
     }
@@ -438,6 +441,7 @@ impl Engine {
     #[cold]
     fn tidy(&mut self, now: Time) {
         self.tidied_at = now;
+        self.visits.forget(now);
         self.door.resume();
         for look in self.looks.overdue(&self.copier, now) {
             let text = "reading it took too long; keep it in a file system that answers, or allocate \

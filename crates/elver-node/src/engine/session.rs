@@ -68,6 +68,8 @@ pub(super) struct Open {
     /// It is looked at in every round.
     pub(super) active: bool,
     pub(super) last: Time,
+    /// Times that its process woke it since it slept last, and it was awake.
+    pub(super) needless: u32,
     /// WRs that were taken from it.
     pub(super) wrs: u64,
     /// Commands whose answer is still to come.
@@ -119,6 +121,7 @@ impl Open {
             stalled: false,
             active: false,
             last: now,
+            needless: 0,
             wrs: 0,
             pending: 0,
             process: None,

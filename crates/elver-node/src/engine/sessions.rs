@@ -243,6 +243,13 @@ impl Sessions {
         !self.turns.is_empty()
     }
 
+    /// A session is woken; how many times it was awake then, since it slept last.
+    pub(super) fn was_awake(&mut self, slot: u32) -> u32 {
+        let Some(open) = self.open(slot) else { return 0 };
+        open.needless = if open.active { open.needless.saturating_add(1) } else { 0 };
+        open.needless
+    }
+
     /// Looks at a session from now on.
     #[inline]
     pub(super) fn activate(&mut self, slot: u32, now: Time) {

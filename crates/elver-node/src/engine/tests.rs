@@ -159,3 +159,52 @@ fn large_memory_that_cannot_be_registered_is_not_made() {
         assert_eq!(engine.sessions.quotas.of(USER).mrs, 0);
     }
 }
+
+/// Each took a system call and a look at its rings, and was nobody's to pay for.
+#[test]
+fn who_wakes_the_engine_without_end_is_ended() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 7]);
+    let (socket, end) = session(&mut engine, USER);
+    let mut woken = 0;
+    while engine.counters.violations_wakes == 0 {
+        assert!(woken < 100_000);
+        for _ in 0..8 {
+            // A full socket, or one that was closed.
+            let _ = socket.wake();
+            woken += 1;
+        }
+        engine.look(now());
+    }
+    assert_eq!(engine.sessions.len(), 0);
+    // Who sleeps in between is woken as often as it likes.
+    let (socket, _end) = session(&mut engine, USER);
+    for _ in 0..3 * woken {
+        socket.wake().unwrap();
+        engine.look(now());
+        assert!(engine.sessions.all_sleep());
+    }
+    assert_eq!((engine.sessions.len(), engine.counters.violations_wakes), (1, 1));
+    drop(end);
+}
+
+/// All sessions were served until each had been, and the core and the device had to wait.
+#[test]
+fn a_round_ends_though_there_is_more_to_take() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 8]);
+    let mut all: Vec<_> = (0..8).map(|_| session(&mut engine, USER)).collect();
+    let count: u64 = all.iter_mut().map(|(_, end)| fill(end)).sum();
+    for (socket, end) in &all {
+        if end.must_wake() {
+            socket.wake().unwrap();
+        }
+    }
+    while engine.look(now()) {}
+    let mut before = 0;
+    while before < count {
+        engine.serve(now());
+        let now = taken(&mut engine, USER.uid);
+        // What was put in as one is taken as one.
+        assert!((1..2_048).contains(&(now - before)), "{before}, {now} of {count}");
+        before = now;
+    }
+}

@@ -9,11 +9,14 @@ use super::account::Account;
 
 /// WRs of an account that a round takes while others are active.
 const CREDIT: i64 = 64;
+/// WRs that a round takes, whoever is active.
+const ROUND: u32 = 1_024;
 
 /// The active sessions, by place.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     lines: Vec<Line>,
+    round: Round,
 }
 
 /// The active sessions of an account.
@@ -29,10 +32,14 @@ struct Line {
 
 /// A round.
 #[derive(Debug, Default)]
-pub(super) struct Round {
+struct Round {
     line: usize,
     /// Sessions of the line that were not looked at; none if it was not begun.
     left: Option<usize>,
+    /// WRs that it may still take.
+    room: u32,
+    /// A session had its turn.
+    served: bool,
 }
 
 impl Turns {
@@ -64,15 +71,44 @@ impl Turns {
             });
             line.next -= before;
         }
-        self.lines.retain(|line| !line.slots.is_empty());
+        let (mut at, Round { line, left, .. }) = (0, &mut self.round);
+        let mut before = 0;
+        self.lines.retain(|one| {
+            let stays = !one.slots.is_empty();
+            if !stays && at == *line {
+                *left = None;
+            }
+            before += usize::from(!stays && at < *line);
+            at += 1;
+            stays
+        });
+        *line -= before;
+    }
+
+    /// A round begins, where the last one stopped.
+    #[inline]
+    pub(super) fn begin(&mut self) {
+        self.round.room = ROUND;
+        self.round.served = false;
     }
 
     /// The next session of a round, and the WRs that it may have taken; none when the round is over.
     #[inline]
-    pub(super) fn next(&mut self, round: &mut Round) -> Option<(u32, u32)> {
+    pub(super) fn next(&mut self) -> Option<(u32, u32)> {
         let contended = self.lines.len() > 1;
+        let round = &mut self.round;
+        if round.room == 0 {
+            return None;
+        }
         loop {
-            let line = self.lines.get_mut(round.line)?;
+            let Some(line) = self.lines.get_mut(round.line) else {
+                (round.line, round.left) = (0, None);
+                // The last one stopped behind all of them: this one has them all.
+                if self.lines.is_empty() || std::mem::replace(&mut round.served, true) {
+                    return None;
+                }
+                continue;
+            };
             let left = match round.left {
                 Some(left) => left.min(line.slots.len()),
                 None => {
@@ -92,14 +128,17 @@ impl Turns {
             let slot = line.slots[line.next];
             line.next += 1;
             round.left = Some(left - 1);
+            round.served = true;
             let most = if contended { line.credit as u32 } else { u32::MAX };
-            return Some((slot, most));
+            return Some((slot, most.min(round.room)));
         }
     }
 
     /// The session that came last in a round had so many WRs taken.
     #[inline]
-    pub(super) fn took(&mut self, round: &Round, wrs: u32) {
+    pub(super) fn took(&mut self, wrs: u32) {
+        let round = &mut self.round;
+        round.room = round.room.saturating_sub(wrs);
         // While it is alone it owes nobody anything.
         if self.lines.len() > 1
             && let Some(line) = self.lines.get_mut(round.line)
@@ -129,10 +168,10 @@ mod tests {
     ) -> BTreeMap<u32, u32> {
         let mut got = BTreeMap::new();
         for _ in 0..count {
-            let mut round = Round::default();
-            while let Some((slot, most)) = turns.next(&mut round) {
+            turns.begin();
+            while let Some((slot, most)) = turns.next() {
                 let taken = busy(slot).min(most).min(turn);
-                turns.took(&round, taken);
+                turns.took(taken);
                 *got.entry(slot).or_default() += taken;
             }
         }
@@ -162,16 +201,38 @@ mod tests {
     }
 
     #[test]
-    fn one_account_alone_is_not_held_back() {
+    fn one_account_alone_is_held_back_by_the_bound_of_a_round_alone() {
         let mut turns = Turns::default();
         turns.insert(account(1), 1);
         turns.insert(account(1), 2);
         let got = rounds(&mut turns, 10, u32::MAX, |_| 4_096);
-        assert_eq!(got, BTreeMap::from([(1, 40_960), (2, 40_960)]));
+        assert_eq!(got, BTreeMap::from([(1, 5 * ROUND), (2, 5 * ROUND)]));
         // Nor by others that ask for nothing, beyond the credit of a round.
         turns.insert(account(2), 3);
         let got = rounds(&mut turns, 1_000, u32::MAX, |slot| if slot == 3 { 0 } else { 4_096 });
         assert!(got[&1] + got[&2] >= 900 * CREDIT as u32, "{got:?}");
+    }
+
+    /// A thousand busy sessions were all served before the core had its turn.
+    #[test]
+    fn a_round_has_a_bound_and_the_next_goes_on_where_it_stopped() {
+        for accounts in [1, 10, 100] {
+            let mut turns = Turns::default();
+            for slot in 0..1_000 {
+                turns.insert(account(slot % accounts), slot);
+            }
+            let mut got = BTreeMap::new();
+            for _ in 0..1_000 {
+                let mut all = 0;
+                for (slot, wrs) in rounds(&mut turns, 1, 32, |_| 4_096) {
+                    all += wrs;
+                    *got.entry(slot).or_insert(0) += wrs;
+                }
+                assert!(all <= ROUND, "{accounts}: {all}");
+            }
+            let (least, most) = (got.values().min().unwrap(), got.values().max().unwrap());
+            assert!(got.len() == 1_000 && 10 * least > 9 * most, "{accounts}: {least}, {most}");
+        }
     }
 
     #[test]
@@ -180,16 +241,16 @@ mod tests {
         for slot in 0..6 {
             turns.insert(account(slot % 2), slot);
         }
-        let mut round = Round::default();
+        turns.begin();
         let mut seen = Vec::new();
-        while let Some((slot, _)) = turns.next(&mut round) {
+        while let Some((slot, _)) = turns.next() {
             seen.push(slot);
             turns.retain(|other| other != slot || slot % 3 != 0);
-            turns.took(&round, 1);
+            turns.took(1);
         }
         seen.sort_unstable();
         assert_eq!(seen, [0, 1, 2, 3, 4, 5]);
         turns.retain(|_| false);
-        assert!(turns.is_empty() && turns.next(&mut Round::default()).is_none());
+        assert!(turns.is_empty() && turns.next().is_none());
     }
 }
