@@ -492,9 +492,10 @@ fn children_that_are_killed_at_any_instruction_leave_nothing() {
     };
     // The parent's own session and region, and what it has prepared: two VQPs and a region each.
     let (prepared, own) = (AT_ONCE, 1);
+    let bytes = elver_portal::HeirsLayout { heirs: prepared }.bytes();
     assert_eq!(
         tables(&status),
-        (1, 2 * u64::from(prepared), vec![(prepared + own, 2 * prepared, prepared + own, 0)])
+        (1, 2 * u64::from(prepared), vec![(prepared + own, 2 * prepared, prepared + own, bytes)])
     );
     let counts =
         ["free", "inherited", "returned"].map(|name| status.engine[&format!("heirs_{name}")]);
@@ -507,7 +508,8 @@ fn children_that_are_killed_at_any_instruction_leave_nothing() {
     loop {
         let status = node.thread.status().unwrap();
         let left: u32 = status.users.iter().map(|user| user.sessions + user.vqps + user.mrs).sum();
-        if left == 0 && status.vqps_total == 0 {
+        let bytes: u64 = status.users.iter().map(|user| user.bytes).sum();
+        if left == 0 && bytes == 0 && status.vqps_total == 0 {
             break;
         }
         assert!(begun.elapsed() < WAIT.unwrap(), "{status:?}");
