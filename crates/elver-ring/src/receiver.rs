@@ -2,7 +2,7 @@ use std::sync::atomic::AtomicU8;
 use std::time::Duration;
 
 use crate::Error;
-use crate::carrier::{Carrier, Cell, Pause, Write};
+use crate::carrier::{Carrier, Cell, Pause, ROOM_WAIT, Write};
 use crate::protocol::{self, Config, Frame, ReceiverCounters, Shape, Span};
 
 /// The end of a ring that messages come out of.
@@ -12,6 +12,7 @@ pub struct Receiver<C: Carrier> {
     carrier: C,
     /// A message that was read in part.
     left: Option<Piece>,
+    abandoned: bool,
 }
 
 /// A message, of which so many bytes were read.
@@ -35,7 +36,8 @@ impl<C: Carrier> Receiver<C> {
     /// # Errors
     /// [`Error::Config`].
     pub fn new(config: Config, carrier: C) -> Result<Receiver<C>, Error> {
-        Ok(Receiver { protocol: protocol::Receiver::new(config)?, carrier, left: None })
+        let protocol = protocol::Receiver::new(config)?;
+        Ok(Receiver { protocol, carrier, left: None, abandoned: false })
     }
 
     /// Its measures.
@@ -85,21 +87,55 @@ impl<C: Carrier> Receiver<C> {
         self.protocol.is_ended()
     }
 
-    /// Reads no more: the sender hears it.
+    /// Whether the sender has said that no message follows, also where not all of them were read.
+    ///
+    /// # Errors
+    /// As [`Receiver::try_recv`], but also ahead of messages that were not read.
+    pub fn has_heard_end(&mut self) -> Result<bool, Error> {
+        self.listen()?;
+        if !self.protocol.has_heard_end() {
+            let polled = self.carrier.poll();
+            self.listen()?;
+            if !self.protocol.has_heard_end() {
+                polled?;
+            }
+        }
+        Ok(self.protocol.has_heard_end())
+    }
+
+    /// Takes what the sender has told; whether that is more than before.
+    #[inline]
+    fn listen(&mut self) -> Result<bool, Error> {
+        let is_news = self.protocol.tail_is(self.carrier.word(Cell::Tail))?;
+        if is_news {
+            self.heard();
+        }
+        Ok(is_news)
+    }
+
+    /// Reads no more: the sender hears it, at once, or as soon as there is room below and this end is used.
     ///
     /// # Errors
     /// [`Error::Carrier`].
     pub fn stop(&mut self) -> Result<(), Error> {
         self.protocol.stop();
         self.drive()?;
-        // Nobody may come back to say it when there is room below.
-        let mut pause = Pause::new(None);
+        // Nobody may come back to say it when there is room below. A peer that lets nothing through is not waited for.
+        let mut pause = Pause::new(Some(ROOM_WAIT));
         while self.protocol.due().is_some() {
-            self.carrier.rest(&mut pause)?;
+            match self.carrier.rest(&mut pause) {
+                Err(Error::TimedOut) => break,
+                rested => rested?,
+            }
             self.carrier.poll()?;
             self.drive()?;
         }
         Ok(())
+    }
+
+    /// Says nothing more, not even that it reads no more, when it is dropped.
+    pub fn abandon(&mut self) {
+        self.abandoned = true;
     }
 
     /// Tells the sender of room that it does not know of, if that is due: for who waits for something else
@@ -145,16 +181,13 @@ impl<C: Carrier> Receiver<C> {
     /// All that is known of was read: is there more?
     #[inline]
     fn look(&mut self) -> Result<(), Error> {
-        if self.protocol.tail_is(self.carrier.word(Cell::Tail))? {
-            return self.heard();
-        }
-        if self.is_ended() {
+        if self.listen()? || self.is_ended() {
             return Ok(());
         }
         // What was told before the peer went counts.
         let polled = self.carrier.poll();
-        if self.protocol.tail_is(self.carrier.word(Cell::Tail))? {
-            return self.heard();
+        if self.listen()? {
+            return Ok(());
         }
         polled?;
         self.drive()
@@ -163,12 +196,11 @@ impl<C: Carrier> Receiver<C> {
     /// The sender has told something. One that ends waits for the last word; if it did not, it is gone,
     /// and all was read.
     #[inline]
-    fn heard(&mut self) -> Result<(), Error> {
+    fn heard(&mut self) {
         if self.is_ended() {
             self.protocol.push();
             let _ = self.drive();
         }
-        Ok(())
     }
 
     fn release(&mut self, frame: &Frame) {
@@ -195,6 +227,9 @@ impl<C: Carrier> Receiver<C> {
 
 impl<C: Carrier> Drop for Receiver<C> {
     fn drop(&mut self) {
+        if self.abandoned {
+            return;
+        }
         // Whoever is gone needs not hear of it.
         self.protocol.stop();
         let _ = self.drive();

@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use crate::Error;
-use crate::carrier::{Carrier, Cell, Pause, WRITES_MAX, Write};
+use crate::carrier::{Carrier, Cell, Pause, ROOM_WAIT, WRITES_MAX, Write};
 use crate::protocol::{self, Config, Frame, Refused, SenderCounters, Shape};
 
 /// The end of a ring that messages go in by.
@@ -16,6 +16,9 @@ pub struct Sender<C: Carrier> {
     carrier: C,
     /// From when times are counted, if messages have a deadline.
     clock: Option<Instant>,
+    /// Room below was waited for in vain, and there was none since.
+    is_stuck: bool,
+    abandoned: bool,
 }
 
 /// Room for a message, in the ring itself. Dropped, it is forgotten.
@@ -33,7 +36,8 @@ impl<C: Carrier> Sender<C> {
     /// [`Error::Config`].
     pub fn new(config: Config, carrier: C) -> Result<Sender<C>, Error> {
         let clock = config.linger_ns.map(|_| Instant::now());
-        Ok(Sender { protocol: protocol::Sender::new(config)?, carrier, clock })
+        let protocol = protocol::Sender::new(config)?;
+        Ok(Sender { protocol, carrier, clock, is_stuck: false, abandoned: false })
     }
 
     /// Its measures.
@@ -129,7 +133,8 @@ impl<C: Carrier> Sender<C> {
         }
     }
 
-    /// Sends what is in the ring now, without waiting for a batch to be full.
+    /// Sends what is in the ring now, without waiting for a batch to be full. If the peer lets nothing through, it
+    /// goes out later, by any call that polls: for that alone nobody is kept here longer than a tenth of a second.
     ///
     /// # Errors
     /// [`Error::Fault`] and [`Error::Carrier`].
@@ -183,7 +188,8 @@ impl<C: Carrier> Sender<C> {
     /// # Errors
     /// As [`Sender::flush`]; [`Error::Deaf`] if it stopped reading before; [`Error::TimedOut`].
     pub fn finish(&mut self, at_most: Option<Duration>) -> Result<(), Error> {
-        self.end()?;
+        self.protocol.end();
+        self.drive()?;
         let mut pause = Pause::new(at_most);
         loop {
             // A receiver that has read the end may be gone right behind its last word.
@@ -216,16 +222,34 @@ impl<C: Carrier> Sender<C> {
         self.drive().map(drop)
     }
 
+    /// Says nothing more, not even that it has ended, when it is dropped: the peer hears that this end is gone.
+    pub fn abandon(&mut self) {
+        self.abandoned = true;
+    }
+
     /// Posts all that is due, waiting for room below.
     #[inline]
     fn post_all(&mut self) -> Result<(), Error> {
         if self.drive()? {
+            self.is_stuck = false;
             return Ok(());
         }
-        let mut pause = Pause::new(None);
-        while !self.drive()? {
-            self.carrier.rest(&mut pause)?;
+        self.wait_below()
+    }
+
+    /// Waits for room below, for some time, and once until there was some. What is due stays so.
+    #[cold]
+    fn wait_below(&mut self) -> Result<(), Error> {
+        let mut pause = Pause::new(Some(ROOM_WAIT));
+        while !self.is_stuck {
+            match self.carrier.rest(&mut pause) {
+                Err(Error::TimedOut) => self.is_stuck = true,
+                rested => rested?,
+            }
             self.poll()?;
+            if self.drive()? {
+                break;
+            }
         }
         Ok(())
     }
@@ -268,6 +292,9 @@ impl<C: Carrier> Sender<C> {
 
 impl<C: Carrier> Drop for Sender<C> {
     fn drop(&mut self) {
+        if self.abandoned {
+            return;
+        }
         // Whoever is gone needs not hear of it.
         self.protocol.end();
         let _ = self.drive();

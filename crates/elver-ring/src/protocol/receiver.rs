@@ -130,6 +130,12 @@ impl Receiver {
         self.ended && self.head == self.local_tail
     }
 
+    /// Whether the sender has said that nothing follows, also where not all of it was read.
+    #[inline]
+    pub fn has_heard_end(&self) -> bool {
+        self.ended
+    }
+
     /// Has the head told though fewer than γ slots were read.
     pub fn push(&mut self) {
         self.push = self.head != self.synced_head;

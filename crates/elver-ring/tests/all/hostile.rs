@@ -24,9 +24,9 @@ struct Raw {
     peer_slots: RemoteAddr,
 }
 
-/// A hello for rings of 8 slots of 64 bytes, α 4, β 2, γ 2.
-fn hello(cells: RemoteAddr, slots: RemoteAddr) -> [u64; 15] {
-    let config = [8 | 64 << 32, 4 | 2 << 32, 2, u64::MAX];
+/// A hello for rings of so many slots of 64 bytes, α 4, β 2, γ 2.
+fn hello(count: u64, cells: RemoteAddr, slots: RemoteAddr) -> [u64; 15] {
+    let config = [count | 64 << 32, 4 | 2 << 32, 2, u64::MAX];
     let mut words = [0; 15];
     words[0] = u64::from(u32::from_le_bytes(*b"RB2R")) | 2 << 32 | 1 << 48;
     words[1..5].copy_from_slice(&config);
@@ -67,10 +67,11 @@ fn vqp(session: &Session, gid: Gid, port: u16) -> Vqp {
 }
 
 impl Raw {
-    fn connect(session: &Session, gid: Gid, port: u16) -> Raw {
-        let (cells, slots) = (session.alloc(192, ALL).unwrap(), session.alloc(512, ALL).unwrap());
+    fn connect(session: &Session, gid: Gid, port: u16, count: u64) -> Raw {
+        let cells = session.alloc(192, ALL).unwrap();
+        let slots = session.alloc(64 * count, ALL).unwrap();
         let vqp = vqp(session, gid, port);
-        let words = say(session, &vqp, &bytes(&hello(cells.remote(0), slots.remote(0))));
+        let words = say(session, &vqp, &bytes(&hello(count, cells.remote(0), slots.remote(0))));
         assert_eq!(words[0] >> 48, 2, "it is welcome");
         let at = |addr, rkey: u64| RemoteAddr { addr, rkey: rkey as u32 };
         let (peer_cells, peer_slots) = (at(words[9], words[10]), at(words[11], words[12]));
@@ -102,6 +103,16 @@ impl Raw {
 
 /// A hand-made end and an honest one, which says when it is ready for what the other does next.
 fn beside(group: u8, hostile: impl FnOnce(Raw) + Send, honest: impl FnOnce(Listener, Ends)) {
+    beside_rings(group, 8, hostile, honest);
+}
+
+/// As [`beside`], with rings of so many slots.
+fn beside_rings(
+    group: u8,
+    count: u64,
+    hostile: impl FnOnce(Raw) + Send,
+    honest: impl FnOnce(Listener, Ends),
+) {
     let node = TestNode::start(config(group, 1));
     let session = session_at(&node);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
@@ -109,7 +120,7 @@ fn beside(group: u8, hostile: impl FnOnce(Raw) + Send, honest: impl FnOnce(Liste
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let session = session_at(&node);
-            hostile(Raw::connect(&session, node.gid, port));
+            hostile(Raw::connect(&session, node.gid, port, count));
         });
         let ends = listener.accept(WAIT).unwrap();
         honest(listener, ends);
@@ -262,7 +273,7 @@ fn a_listener_refuses_what_does_not_fit() {
             let session = session_at(&node);
             let vqp = vqp(&session, node.gid, port);
             let mr = session.alloc(4_096, ALL).unwrap();
-            let good = hello(mr.remote(0), mr.remote(0));
+            let good = hello(8, mr.remote(0), mr.remote(0));
             let with = |at: usize, word: u64| {
                 let mut words = good;
                 words[at] = word;
@@ -354,7 +365,7 @@ fn a_peer_that_greets_again_has_one_end_all_the_same() {
     beside(
         60,
         move |raw| {
-            let again = bytes(&hello(raw.cells.remote(0), raw.slots.remote(0)));
+            let again = bytes(&hello(8, raw.cells.remote(0), raw.slots.remote(0)));
             send(&raw.vqp, SendOp::Send, &again);
             let _ = told.recv();
         },
@@ -381,7 +392,7 @@ fn a_peer_may_greet_again_when_its_end_is_gone() {
         61,
         move |raw| {
             told.recv().unwrap();
-            let again = bytes(&hello(raw.cells.remote(0), raw.slots.remote(0)));
+            let again = bytes(&hello(8, raw.cells.remote(0), raw.slots.remote(0)));
             send(&raw.vqp, SendOp::Send, &again);
             let _ = told.recv();
         },
@@ -431,4 +442,37 @@ fn who_is_refused_lets_the_listener_sleep() {
         assert!((0..1_000).any(|_| asleep()), "there is always something");
         tell.send(()).unwrap();
     });
+}
+
+/// A peer that asks to be woken, and takes no waking: nothing gets through behind that one. Nobody waits for it that did
+/// not ask to.
+#[test]
+fn a_peer_that_takes_no_waking_keeps_nobody() {
+    let (tell, told) = mpsc::channel::<()>();
+    let (ready, is_ready) = mpsc::channel::<()>();
+    beside_rings(
+        62,
+        256,
+        move |raw| {
+            raw.write(raw.peer_cells, 128, 1);
+            ready.send(()).unwrap();
+            // Whoever waits without end is let go, with an error.
+            let _ = told.recv_timeout(WAIT.unwrap());
+            drop(raw);
+        },
+        |_listener, mut ends| {
+            is_ready.recv().unwrap();
+            // More WRITEs than may be outstanding, and fewer messages than the ring takes.
+            for _ in 0..200 {
+                ends.sender.try_send(b"x").unwrap();
+                ends.sender.flush().unwrap();
+            }
+            assert!(ends.sender.carrier().counters().wakings > 0, "it was woken");
+            ends.receiver.stop().unwrap();
+            ends.sender.end().unwrap();
+            let short = Some(Duration::from_millis(20));
+            assert!(matches!(ends.sender.finish(short), Err(Error::TimedOut)));
+            drop(tell);
+        },
+    );
 }
