@@ -32,6 +32,7 @@ pub(crate) struct State {
     /// Longest part of a write that is a message of its own: as long as what goes out at once.
     piece_bytes_max: usize,
     reads_no_more: bool,
+    is_abandoned: bool,
     /// Of waits by the session's descriptor.
     pause: Pause,
     counters: StreamCounters,
@@ -50,6 +51,7 @@ impl State {
             nodelay,
             piece_bytes_max,
             reads_no_more: false,
+            is_abandoned: false,
             pause: Pause::new(None),
             counters: StreamCounters::default(),
         }
@@ -177,9 +179,11 @@ impl State {
 
     /// Waits until something is there to be read, or the end.
     pub(crate) fn wait_readable(&mut self, at_most: Option<Duration>) -> Result<(), Error> {
-        self.send_all();
-        if let Some(message) = self.receiver.recv(at_most)? {
-            message.keep_from(0);
+        let mut pause = Pause::new(at_most);
+        while !self.is_readable() {
+            // What there was no room for below is let out as well: it may be what the peer waits for.
+            self.send_all();
+            self.wire().rest(&mut pause)?;
         }
         Ok(())
     }
@@ -228,6 +232,18 @@ impl State {
         !matches!(self.sender.try_reserve(1), Err(Error::Full))
     }
 
+    /// Whether the peer has said that it writes no more, also where not all of it was read.
+    pub(crate) fn has_peer_ended(&mut self) -> Result<bool, Error> {
+        self.receiver.has_heard_end()
+    }
+
+    /// Says nothing more: the peer hears that this end is gone.
+    pub(crate) fn abandon(&mut self) {
+        self.is_abandoned = true;
+        self.sender.abandon();
+        self.receiver.abandon();
+    }
+
     /// Tells the peer that this end sleeps; for how long at most, or none if there is news.
     pub(crate) fn lie_down(&mut self) -> Result<Option<Duration>, Error> {
         self.send_all();
@@ -252,6 +268,9 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
+        if self.is_abandoned {
+            return;
+        }
         // All that was written goes out, and the end behind it; whoever is gone needs not hear of it.
         let _ = self.sender.end();
     }

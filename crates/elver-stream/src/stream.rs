@@ -34,6 +34,10 @@ pub enum Interest {
     Writable,
     /// Either of them.
     Both,
+    /// The end of what the peer writes ([`Stream::has_peer_ended`]), or a failure, whatever is to be read before.
+    End,
+    /// Room, or what is [`Interest::End`].
+    WritableOrEnd,
 }
 
 impl Stream {
@@ -151,6 +155,20 @@ impl Stream {
         }
     }
 
+    /// Whether the peer has said that it writes no more, also where bytes before that were not read.
+    ///
+    /// # Errors
+    /// As reads, also ahead of bytes that were not read.
+    pub fn has_peer_ended(&self) -> io::Result<bool> {
+        self.state().has_peer_ended().map_err(error::of)
+    }
+
+    /// Ends both directions without the word that each is ended: the peer reads what has arrived, and then hears
+    /// `ConnectionReset`, within a second, as from an end that died.
+    pub fn abort(self) {
+        self.state().abandon();
+    }
+
     /// Ends writing, and waits until the peer has read everything, at most so long.
     ///
     /// # Errors
@@ -241,7 +259,14 @@ fn is_ready(state: &mut State, interest: Interest) -> bool {
         Interest::Readable => state.is_readable(),
         Interest::Writable => state.is_writable(),
         Interest::Both => state.is_readable() || state.is_writable(),
+        Interest::End => has_end(state),
+        Interest::WritableOrEnd => state.is_writable() || has_end(state),
     }
+}
+
+/// Whether the peer's direction has ended, well or not.
+fn has_end(state: &mut State) -> bool {
+    !matches!(state.has_peer_ended(), Ok(false))
 }
 
 /// When a wait ends.

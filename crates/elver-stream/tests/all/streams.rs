@@ -8,7 +8,8 @@ use crate::common::{
 };
 use elver::Session;
 use elver_random::Rng;
-use elver_stream::{Options, Shutdown, Stream};
+use elver_stream::{Interest, Options, Shutdown, Stream};
+use elver_testkit::wait_for;
 
 /// A random length, most of them short.
 fn length(rng: &mut Rng) -> usize {
@@ -279,6 +280,37 @@ fn a_stream_that_is_dropped_ends_behind_what_was_written() {
             };
             assert_eq!(refused.kind(), ErrorKind::BrokenPipe, "{refused}");
         }
+    });
+}
+
+/// Whichever end gives up without a word: what it wrote before is read, and then a reset. An end that is said is known
+/// ahead of what was not read.
+#[test]
+fn a_stream_that_is_aborted_is_reset_behind_what_was_written() {
+    both_ways_at(11, false, |node| {
+        let session = session_at(node);
+        for accepts in [true, false] {
+            let (_listener, accepted, connected) = beside(&session, SMALL);
+            let [mut here, mut there] =
+                if accepts { [accepted, connected] } else { [connected, accepted] };
+            assert!(!there.has_peer_ended().unwrap() && !there.is_ready(Interest::End));
+            here.write_all(b"before").unwrap();
+            here.flush().unwrap();
+            here.abort();
+            let mut all = Vec::new();
+            let reset = there.read_to_end(&mut all).unwrap_err();
+            assert_eq!((reset.kind(), &all[..]), (ErrorKind::ConnectionReset, &b"before"[..]));
+            assert_eq!(there.has_peer_ended().unwrap_err().kind(), ErrorKind::ConnectionReset);
+            assert!(there.is_ready(Interest::End) && there.is_ready(Interest::WritableOrEnd));
+        }
+        let (_listener, mut accepted, mut connected) = beside(&session, SMALL);
+        accepted.write_all(b"last").unwrap();
+        accepted.shutdown(Shutdown::Write).unwrap();
+        wait_for("the end", || connected.has_peer_ended().unwrap().then_some(()));
+        assert!(connected.is_ready(Interest::End));
+        let mut all = Vec::new();
+        connected.read_to_end(&mut all).unwrap();
+        assert_eq!(all, b"last");
     });
 }
 
