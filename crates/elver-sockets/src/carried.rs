@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::BorrowedFd;
 
 use elver_stream::{Interest, Shutdown, Stream};
+use libc::{POLLERR, POLLHUP, POLLRDHUP};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::RecvFlags;
 use rustix::time::Timespec;
@@ -15,7 +16,7 @@ use crate::frame::{FRAME_BYTES, Frame, Nonce};
 use crate::tcp;
 
 /// Most bytes that are kept beside the stream: for who looks at bytes without taking them.
-const PEEKED_MAX: usize = 64 << 10;
+pub(crate) const PEEKED_MAX: usize = 64 << 10;
 
 /// How a call went that does not wait.
 pub(crate) enum Done {
@@ -58,6 +59,11 @@ pub(crate) struct Carried {
     head_len: usize,
     peeked: Vec<u8>,
     reads_no_more: bool,
+    writes_no_more: bool,
+    /// The program has heard that the connection is broken: once, as the kernel says it.
+    told_failure: bool,
+    /// An end was found by the last look for one.
+    shows_end: bool,
     /// TCP has ended, and the stream has not said whether more comes by it.
     tcp_ended: bool,
 }
@@ -80,6 +86,9 @@ impl Carried {
             head_len: 0,
             peeked: Vec::new(),
             reads_no_more: false,
+            writes_no_more: by_tcp == Frame::STAYS,
+            told_failure: false,
+            shows_end: false,
             tcp_ended: false,
         })
     }
@@ -146,9 +155,25 @@ impl Carried {
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Done {
-        if self.reads_no_more {
-            return Done::Bytes(0);
+        match self.read_on(fd, tcp_read, bufs, flags) {
+            Done::Wait if self.reads_no_more => Done::Bytes(0),
+            // Told once, it is an end.
+            Done::Failed(libc::ECONNRESET) if self.told_failure => Done::Bytes(0),
+            Done::Failed(error) => {
+                self.told_failure |= error == libc::ECONNRESET;
+                Done::Failed(error)
+            }
+            done => done,
         }
+    }
+
+    fn read_on(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        tcp_read: &mut u64,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Done {
         let Some(most) = self.by_tcp(*tcp_read) else {
             let read = self.read_stream(bufs, flags);
             let is_end = matches!(read, Done::Bytes(0)) && bufs.iter().any(|buf| !buf.is_empty());
@@ -175,8 +200,12 @@ impl Carried {
             (Ok(0), Incoming::ByTcp(all)) if wanted && all != Frame::STAYS => {
                 Done::Failed(libc::ECONNRESET)
             }
+            (Ok(read), _) if flags.contains(RecvFlags::PEEK) => {
+                let is_all = wanted && read as u64 == most;
+                Done::Bytes(read + if is_all { self.peek_on(bufs, read) } else { 0 })
+            }
             (Ok(read), _) => {
-                *tcp_read += if flags.contains(RecvFlags::PEEK) { 0 } else { read as u64 };
+                *tcp_read += read as u64;
                 Done::Bytes(read)
             }
             (read, _) => read.into(),
@@ -202,16 +231,32 @@ impl Carried {
             let read = (&self.stream).read_vectored(bufs);
             return read.map_err(|error| errno::of_stream(&error)).into();
         }
-        let mut at = 0;
-        for buf in bufs {
-            let len = buf.len().min(self.peeked.len() - at);
-            buf[..len].copy_from_slice(&self.peeked[at..at + len]);
-            at += len;
-        }
+        let at = self.copy_peeked(bufs, 0);
         if !peeks {
             self.peeked.drain(..at);
         }
         Done::Bytes(at)
+    }
+
+    /// Looks at what comes by the stream behind the last bytes that come by TCP, which were looked at; how many.
+    fn peek_on(&mut self, bufs: &mut [IoSliceMut<'_>], behind: usize) -> usize {
+        let wanted = bufs.iter().map(|buf| buf.len()).sum::<usize>();
+        // The end, or an error, is told behind these bytes.
+        let _ = self.look_ahead(wanted - behind);
+        self.copy_peeked(bufs, behind)
+    }
+
+    /// Copies what was looked at into buffers, of which so many bytes are filled; how many.
+    fn copy_peeked(&self, bufs: &mut [IoSliceMut<'_>], mut filled: usize) -> usize {
+        let mut at = 0;
+        for buf in bufs {
+            let skip = filled.min(buf.len());
+            filled -= skip;
+            let len = (buf.len() - skip).min(self.peeked.len() - at);
+            buf[skip..skip + len].copy_from_slice(&self.peeked[at..at + len]);
+            at += len;
+        }
+        at
     }
 
     /// Takes bytes of the stream that are looked at and not read; how many are new.
@@ -231,7 +276,11 @@ impl Carried {
     pub(crate) fn ready_bytes(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> usize {
         if let Some(most) = self.by_tcp(tcp_read) {
             let there = rustix::io::ioctl_fionread(fd).unwrap_or(0);
-            return usize::try_from(there.min(most)).unwrap_or(usize::MAX);
+            if there < most {
+                return usize::try_from(there).unwrap_or(usize::MAX);
+            }
+            let _ = self.look_ahead(PEEKED_MAX);
+            return usize::try_from(most).unwrap_or(usize::MAX).saturating_add(self.peeked.len());
         }
         // At the end, or in an error, there are none.
         let _ = self.look_ahead(PEEKED_MAX);
@@ -247,7 +296,33 @@ impl Carried {
         if !self.writes {
             return tcp::send(fd, bufs, flags).into();
         }
-        (&self.stream).write_vectored(bufs).map_err(|error| errno::of_stream(&error)).into()
+        match (&self.stream).write_vectored(bufs).map_err(|error| errno::of_stream(&error)) {
+            Err(libc::ECONNRESET) if self.told_failure => Done::Failed(libc::EPIPE),
+            written => {
+                self.told_failure |= written == Err(libc::ECONNRESET);
+                written.into()
+            }
+        }
+    }
+
+    /// What failed, if the program has not heard of it (`SO_ERROR`); then it has.
+    pub(crate) fn take_failure(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> Option<c_int> {
+        let is_news = self.ends(fd, tcp_read) & POLLERR != 0;
+        self.told_failure |= is_news;
+        is_news.then_some(libc::ECONNRESET)
+    }
+
+    /// Whether bytes have come that nobody has read.
+    pub(crate) fn has_unread(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> bool {
+        if self.by_tcp(tcp_read).is_some() {
+            return rustix::io::ioctl_fionread(fd).is_ok_and(|bytes| bytes > 0);
+        }
+        !self.peeked.is_empty() || self.look_ahead(1).is_ok_and(|read| read > 0)
+    }
+
+    /// The peer hears a reset.
+    pub(crate) fn abort(self) {
+        self.stream.abort();
     }
 
     /// Ends directions, as `shutdown`.
@@ -257,10 +332,45 @@ impl Carried {
     pub(crate) fn shutdown(&mut self, how: Shutdown) -> Result<(), c_int> {
         // As with TCP, the peer does not hear that nobody reads.
         self.reads_no_more |= how != Shutdown::Write;
+        self.writes_no_more |= how != Shutdown::Read;
         if how == Shutdown::Read || !self.writes {
             return Ok(());
         }
-        self.stream.shutdown(Shutdown::Write).map_err(|error| errno::of_stream(&error))
+        // Of a connection that is none any more.
+        self.stream.shutdown(Shutdown::Write).map_err(|_| libc::ENOTCONN)
+    }
+
+    /// What ends there are, of which `poll` tells asked or not: `POLLRDHUP`, `POLLHUP`, `POLLERR`.
+    pub(crate) fn look_for_ends(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> i16 {
+        let ends = self.ends(fd, tcp_read);
+        self.shows_end = ends != 0;
+        ends
+    }
+
+    /// Whether the last look found one.
+    pub(crate) fn has_shown_end(&self) -> bool {
+        self.shows_end
+    }
+
+    fn ends(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> i16 {
+        self.by_tcp(tcp_read);
+        let ended = match self.incoming {
+            Incoming::Broken => Err(()),
+            Incoming::Never | Incoming::ByTcp(Frame::STAYS) => Ok(tcp_has_ended(fd)),
+            // More may come by the stream, which says whether.
+            Incoming::Unsaid => {
+                self.tcp_ended |= tcp_has_ended(fd);
+                Ok(false)
+            }
+            Incoming::ByTcp(_) => self.stream.has_peer_ended().map_err(drop),
+        };
+        match ended {
+            Err(()) if self.told_failure => POLLRDHUP | POLLHUP,
+            Err(()) => POLLRDHUP | POLLHUP | POLLERR,
+            Ok(ended) if !ended && !self.reads_no_more => 0,
+            Ok(_) if self.writes_no_more => POLLRDHUP | POLLHUP,
+            Ok(_) => POLLRDHUP,
+        }
     }
 
     pub(crate) fn is_readable(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> bool {
@@ -292,4 +402,15 @@ impl Carried {
     pub(crate) fn reads_tcp(&mut self, tcp_read: u64) -> bool {
         self.by_tcp(tcp_read).is_some() && !self.tcp_ended && !self.reads_no_more
     }
+
+    /// Whether TCP is who tells of the end.
+    pub(crate) fn ends_by_tcp(&mut self, tcp_read: u64) -> bool {
+        let is_tcp_s = !matches!(self.incoming, Incoming::ByTcp(all) if all != Frame::STAYS);
+        self.reads_tcp(tcp_read) && is_tcp_s
+    }
+}
+
+fn tcp_has_ended(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::RDHUP)];
+    matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1))
 }

@@ -2,10 +2,11 @@
 
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Instant;
 
 use elver_stream::{Connecting, Interest, Shutdown};
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, pollfd};
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::carried::{Carried, Done};
@@ -13,6 +14,11 @@ use crate::frame::{Frame, Nonce};
 use crate::meeting::Meeting;
 use crate::tcp;
 use crate::tuple::{Side, Tuple};
+
+/// Events that say that a read, or a write, would not wait; and of which `poll` tells unasked. An epoll has the same.
+pub(crate) const READS: i16 = POLLIN | POLLRDNORM;
+pub(crate) const WRITES: i16 = POLLOUT | POLLWRNORM;
+pub(crate) const ALWAYS: i16 = POLLHUP | POLLERR;
 
 #[derive(Debug)]
 pub(crate) struct Conn {
@@ -24,6 +30,8 @@ pub(crate) struct Conn {
     tcp_sent: u64,
     tcp_read: u64,
     tcp_shut: bool,
+    /// TCP has ended, and who read was told to wait.
+    pub(crate) keeps_end: bool,
 }
 
 /// How far the two ends have agreed. Until they have, all goes by TCP, and nobody waits for it.
@@ -46,7 +54,8 @@ pub(crate) enum Phase {
 impl Conn {
     pub(crate) fn new(side: Side, tuple: Tuple, fd: RawFd) -> Conn {
         let (fds, phase) = (vec![fd], Phase::Fresh);
-        Conn { side, tuple, fds, phase, tcp_sent: 0, tcp_read: 0, tcp_shut: false }
+        let (tcp_shut, keeps_end) = (false, false);
+        Conn { side, tuple, fds, phase, tcp_sent: 0, tcp_read: 0, tcp_shut, keeps_end }
     }
 
     /// Its socket. It has one as long as it is known.
@@ -128,15 +137,50 @@ impl Conn {
         }
     }
 
-    /// Which of these hold for one that is carried, as `poll` names them.
-    pub(crate) fn events(&mut self, readable: bool, writable: bool) -> (bool, bool) {
+    /// Which of these events hold for one that is carried, and which ends that `poll` tells of unasked.
+    pub(crate) fn events(&mut self, asked: i16) -> i16 {
+        let (fd, tcp_read) = (self.socket(), self.tcp_read);
+        let Phase::Carried(carried) = &mut self.phase else {
+            // Reading and writing say why not.
+            return asked & (READS | WRITES);
+        };
+        let readable = asked & READS != 0 && carried.is_readable(fd, tcp_read);
+        let writable = asked & WRITES != 0 && carried.is_writable();
+        let told = if readable { READS } else { 0 } | if writable { WRITES } else { 0 };
+        // One that has ended is readable.
+        let may_have_ended = readable || asked & READS == 0;
+        let ends = if may_have_ended { carried.look_for_ends(fd, tcp_read) } else { 0 };
+        told & asked | ends & (asked | ALWAYS)
+    }
+
+    /// What failed, if the program has not heard of it, and none if the kernel knows.
+    pub(crate) fn take_failure(&mut self) -> Option<c_int> {
         let (fd, tcp_read) = (self.socket(), self.tcp_read);
         match &mut self.phase {
-            Phase::Carried(carried) => {
-                (readable && carried.is_readable(fd, tcp_read), writable && carried.is_writable())
-            }
-            // Reading and writing say why not.
-            _ => (readable, writable),
+            Phase::Carried(carried) => carried.take_failure(fd, tcp_read),
+            _ => None,
+        }
+    }
+
+    /// The last descriptor is about to be closed: whether the peer hears a reset, as TCP's does of bytes that nobody has
+    /// read, and where the program wants it (`SO_LINGER` of no time).
+    pub(crate) fn ends_in_reset(&mut self) -> bool {
+        let (fd, tcp_read) = (self.socket(), self.tcp_read);
+        let Phase::Carried(carried) = &mut self.phase else { return false };
+        let lingers = rustix::net::sockopt::socket_linger(fd);
+        lingers == Ok(Some(std::time::Duration::ZERO)) || carried.has_unread(fd, tcp_read)
+    }
+
+    /// What a wait is for that found none of these events; whoever asks for no bytes and no room hears of the end alone,
+    /// once.
+    pub(crate) fn interest(&self, events: i16) -> Option<Interest> {
+        let has_ended = self.carried().is_none_or(Carried::has_shown_end);
+        match (events & READS != 0, events & WRITES != 0) {
+            (true, true) => Some(Interest::Both),
+            (true, false) => Some(Interest::Readable),
+            (false, true) if events & POLLRDHUP != 0 && !has_ended => Some(Interest::WritableOrEnd),
+            (false, true) => Some(Interest::Writable),
+            (false, false) => (!has_ended).then_some(Interest::End),
         }
     }
 
@@ -145,12 +189,16 @@ impl Conn {
         self.carried().and_then(|carried| carried.arm(interest))
     }
 
-    /// What of the kernel's may have news for one that is not wholly the kernel's.
-    pub(crate) fn watches<'a>(&mut self) -> Option<BorrowedFd<'a>> {
-        let (fd, tcp_read) = (self.socket(), self.tcp_read);
-        match &mut self.phase {
-            Phase::Carried(carried) => carried.reads_tcp(tcp_read).then_some(fd),
-            _ => None,
-        }
+    /// What of the kernel's may have news for one that is not wholly the kernel's: for who reads, or for who wants
+    /// to hear of the end alone.
+    pub(crate) fn watch(&mut self, reads: bool) -> Option<pollfd> {
+        let (fd, tcp_read) = (self.socket().as_raw_fd(), self.tcp_read);
+        let Phase::Carried(carried) = &mut self.phase else { return None };
+        let events = match reads {
+            true if carried.reads_tcp(tcp_read) => POLLIN,
+            false if !carried.has_shown_end() && carried.ends_by_tcp(tcp_read) => POLLRDHUP,
+            _ => return None,
+        };
+        Some(pollfd { fd, events, revents: 0 })
     }
 }

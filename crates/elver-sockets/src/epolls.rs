@@ -2,22 +2,25 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
-use elver_stream::Interest;
 use libc::{
-    EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM, EPOLLWRNORM, epoll_event,
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLRDHUP,
+    POLLERR, epoll_event,
 };
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::conn::Conn;
-use crate::real;
+use crate::conn::{ALWAYS, Conn, READS, WRITES};
+use crate::{fds, real};
 
-/// What the kernel tells once of an epoll that has its first connection of ours: a thread that waits in it already
-/// would hear nothing of what is told here.
+/// What the kernel tells of an epoll that has its first connection of ours, until no thread waits in it that would hear
+/// nothing of what is told here.
 const STIRRED: u64 = u64::from_le_bytes(*b"elverEP\x01");
+/// How long at most: a thread that has not come back by then has left by another way.
+const STIRS: Duration = Duration::from_secs(1);
 
-const READS: u32 = (EPOLLIN | EPOLLRDNORM) as u32;
-const WRITES: u32 = (EPOLLOUT | EPOLLWRNORM) as u32;
+/// Ends, of which an epoll tells.
+const ENDS: i16 = EPOLLRDHUP as i16 | ALWAYS;
 
 /// One epoll's.
 #[derive(Debug, Default)]
@@ -31,8 +34,9 @@ pub(crate) struct Epoll {
     places: HashMap<RawFd, usize>,
     /// Who is told of first.
     first: usize,
-    /// What has the kernel's epoll tell something once.
-    stir: Option<OwnedFd>,
+    is_stirred: bool,
+    /// What has the kernel's epoll tell something, and since when.
+    stir: Option<(OwnedFd, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,47 +48,53 @@ pub(crate) struct Entry {
     /// Whether it is told of (once, with EPOLLET, until the program has tried to read or to write).
     reads: bool,
     writes: bool,
+    /// Ends that it was told of, with EPOLLET.
+    ends_told: i16,
+    /// It was told of, with EPOLLONESHOT.
+    is_off: bool,
 }
 
 impl Entry {
     pub(crate) fn new(fd: RawFd, conn: u32, event: &epoll_event) -> Entry {
         let (events, data) = (event.events, event.u64);
-        Entry { fd, conn, events, data, reads: true, writes: true }
+        let (reads, writes, ends_told, is_off) = (true, true, 0, false);
+        Entry { fd, conn, events, data, reads, writes, ends_told, is_off }
     }
 
-    fn wants_to_read(&self) -> bool {
-        self.reads && self.events & READS != 0
+    fn is(&self, flag: i32) -> bool {
+        self.events & flag as u32 != 0
     }
 
-    fn wants_to_write(&self) -> bool {
-        self.writes && self.events & WRITES != 0
+    /// What is to be told, as `poll` asks for it.
+    fn asked(&self) -> i16 {
+        let reads = if self.reads { READS } else { 0 };
+        let writes = if self.writes { WRITES } else { 0 };
+        self.events as i16 & (reads | writes | ENDS) & !self.ends_told
     }
 
-    /// What a wait is for, if it is for anything.
-    pub(crate) fn interest(&self) -> Option<Interest> {
-        match (self.wants_to_read(), self.wants_to_write()) {
-            (true, true) => Some(Interest::Both),
-            (true, false) => Some(Interest::Readable),
-            (false, true) => Some(Interest::Writable),
-            (false, false) => None,
-        }
+    /// The same, if a wait is for anything of it.
+    pub(crate) fn wanted(&self) -> Option<i16> {
+        (!self.is_off).then(|| self.asked())
     }
 
     /// What there is to tell of a connection, which counts as told.
     fn tell(&mut self, conn: &mut Conn) -> Option<epoll_event> {
-        let (readable, writable) = conn.events(self.wants_to_read(), self.wants_to_write());
-        if !readable && !writable {
+        if self.is_off {
             return None;
         }
-        let told = if readable { READS } else { 0 } | if writable { WRITES } else { 0 };
-        if self.events & EPOLLET as u32 != 0 {
-            self.reads &= !readable;
-            self.writes &= !writable;
+        let told = conn.events(self.asked());
+        if told & !self.ends_told == 0 {
+            return None;
         }
-        if self.events & EPOLLONESHOT as u32 != 0 {
-            (self.reads, self.writes) = (false, false);
+        if self.is(EPOLLET) {
+            self.reads &= told & READS == 0;
+            self.writes &= told & WRITES == 0;
+            self.ends_told |= told & ENDS;
         }
-        Some(epoll_event { events: told & self.events, u64: self.data })
+        self.is_off = self.is(EPOLLONESHOT);
+        // Ends stay, but for what failed, which is told once.
+        let before = self.ends_told & !POLLERR;
+        Some(epoll_event { events: (told | before) as u32, u64: self.data })
     }
 }
 
@@ -97,20 +107,46 @@ pub(crate) fn kept(events: &mut [epoll_event]) -> usize {
 }
 
 impl Epoll {
-    /// Has the kernel's epoll tell something once. Where no descriptor is left for that, who waits there already hears
-    /// of the first connection when it waits anew.
+    /// Has the kernel's epoll tell something to all who wait there. Where no descriptor is left for that, who waits there
+    /// already hears of the first connection when it waits anew.
     pub(crate) fn stir(&mut self) {
         let Some(epoll) = self.fds.first() else { return };
         let Ok(stir) = eventfd(1, EventfdFlags::CLOEXEC) else { return };
-        let mut event = epoll_event { events: (EPOLLIN | EPOLLONESHOT) as u32, u64: STIRRED };
+        let mut event = epoll_event { events: EPOLLIN as u32, u64: STIRRED };
         // SAFETY: the event stands here.
         let told = unsafe { real::epoll_ctl(*epoll, EPOLL_CTL_ADD, stir.as_raw_fd(), &mut event) };
-        self.stir = (told == 0).then_some(stir);
+        self.is_stirred = told == 0;
+        self.stir = self.is_stirred.then(|| (stir, Instant::now()));
     }
 
     /// Whether it was stirred.
     pub(crate) fn is_stirred(&self) -> bool {
-        self.stir.is_some()
+        self.is_stirred
+    }
+
+    /// Ends that when nobody waits there any more who does not know.
+    pub(crate) fn calm(&mut self) {
+        let waits = fds::is_anybody_inside(&self.fds);
+        let Some((stir, _)) = self.stir.take_if(|(_, since)| !waits || since.elapsed() > STIRS)
+        else {
+            return;
+        };
+        if let Some(epoll) = self.fds.first() {
+            let none = std::ptr::null_mut();
+            // SAFETY: a deletion needs no event.
+            unsafe { real::epoll_ctl(*epoll, EPOLL_CTL_DEL, stir.as_raw_fd(), none) };
+        }
+    }
+
+    /// Has the kernel tell once more of a connection that is its alone, to who waits for edges.
+    pub(crate) fn tell_again(&self, conn: u32) {
+        let by_edges = |entry: &&Entry| entry.conn == conn && entry.is(EPOLLET);
+        for entry in self.entries.iter().filter(by_edges) {
+            let mut event = epoll_event { events: entry.events, u64: entry.data };
+            let Some(epoll) = self.fds.first() else { return };
+            // SAFETY: the event stands here. One that the program has closed is in no epoll.
+            unsafe { real::epoll_ctl(*epoll, EPOLL_CTL_MOD, entry.fd, &mut event) };
+        }
     }
 
     pub(crate) fn entry(&mut self, fd: RawFd) -> Option<&mut Entry> {
@@ -163,7 +199,7 @@ impl Epoll {
             if let (Some(entry), None) = (named.next(), named.next())
                 && entry.events & EPOLLONESHOT as u32 != 0
             {
-                (entry.reads, entry.writes) = (false, false);
+                entry.is_off = true;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What stands behind a descriptor, without a lock: nearly all descriptors of a program are none of ours.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// Descriptors above it are left to the kernel.
 const FDS_MAX: usize = 1 << 16;
@@ -13,6 +13,8 @@ const WATCHES: u32 = 1 << 30;
 const EARLY: u32 = 1 << 29;
 
 static FDS: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
+/// Threads that wait in the kernel's epoll behind a descriptor.
+static INSIDE: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
 
 /// The last one that may be ours.
 pub(crate) const LAST: u32 = FDS_MAX as u32 - 1;
@@ -81,4 +83,35 @@ pub(crate) fn set_early(fd: RawFd) -> bool {
 /// It is the kernel's alone.
 pub(crate) fn clear(fd: RawFd) {
     set(fd, 0);
+}
+
+/// A thread that waits in the kernel's epoll.
+pub(crate) struct Inside(Option<&'static AtomicU32>);
+
+impl Inside {
+    /// It is about to; whether the epoll has connections of ours is to be asked from here on.
+    pub(crate) fn enter(epoll: RawFd) -> Inside {
+        let count = usize::try_from(epoll).ok().and_then(|epoll| INSIDE.get(epoll));
+        if let Some(count) = count {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        // Beside the one below: it reads that the epoll has some, or is seen there.
+        fence(Ordering::SeqCst);
+        Inside(count)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if let Some(count) = self.0 {
+            count.fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+/// Whether a thread waits in the kernel's epoll behind one of these, of those that began before it had connections of ours.
+pub(crate) fn is_anybody_inside(epoll: &[RawFd]) -> bool {
+    fence(Ordering::SeqCst);
+    let inside = |fd: &RawFd| INSIDE.get(usize::try_from(*fd).ok()?);
+    epoll.iter().filter_map(inside).any(|count| count.load(Ordering::Acquire) > 0)
 }

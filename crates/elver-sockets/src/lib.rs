@@ -16,7 +16,8 @@
 //! | `link` | the way to the node |
 //! | `fds`, `real`, `errno`, `tuple`, `log` | descriptors, the C library, errors, addresses, counts |
 //!
-//! `unsafe` stands in `calls`, `real`, `errno`, `tcp` for a descriptor, `wait` for one call, and `world` for the lock.
+//! `unsafe` stands in `calls`, `real`, `errno`, `tcp` for a descriptor, `wait` for one call, `epolls` and `world` for what the
+//! kernel's epolls are told, and `world` for the lock.
 // Every exported function takes what the C library's function of that name takes, whose manual page states the contract.
 // The SAFETY reasons refer to it as the manual's contract.
 #![allow(clippy::missing_safety_doc)]

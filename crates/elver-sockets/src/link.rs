@@ -32,6 +32,8 @@ struct Pending {
     head: [u8; FRAME_BYTES],
     len: usize,
     since: Instant,
+    /// The same by the host's monotonic clock, in nanoseconds.
+    since_ns: u64,
 }
 
 impl Link {
@@ -74,8 +76,8 @@ impl Link {
             && let Ok(Some(stream)) = self.listener.try_accept()
         {
             stream.set_nonblocking(true);
-            let (head, since) = ([0; FRAME_BYTES], Instant::now());
-            self.pending.push(Pending { stream, head, len: 0, since });
+            let (head, since, since_ns) = ([0; FRAME_BYTES], Instant::now(), now_ns());
+            self.pending.push(Pending { stream, head, len: 0, since, since_ns });
         }
         let mut found = None;
         let mut at = 0;
@@ -105,6 +107,12 @@ impl Link {
         !self.pending.is_empty()
     }
 
+    /// Whether one of them may carry what was offered until then: its other end has it since it was accepted here, and
+    /// takes none into use later.
+    pub(crate) fn may_have(&self, until_ns: u64) -> bool {
+        self.pending.iter().any(|pending| pending.since_ns <= until_ns)
+    }
+
     /// Has `waker` woken by what any call takes from the node.
     pub(crate) fn wake_on_news(&self, waker: &Waker) {
         self.session.wake_on_news(waker);
@@ -125,6 +133,12 @@ impl Link {
     pub(crate) fn fd<'a>(&self) -> BorrowedFd<'a> {
         crate::tcp::fd(std::os::fd::AsRawFd::as_raw_fd(&self.session.as_fd()))
     }
+}
+
+/// The host's monotonic clock.
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl Pending {

@@ -26,6 +26,7 @@ pub(crate) enum Why {
     Stdio,
     Passed,
     Protocol,
+    Spliced,
 }
 
 impl fmt::Display for Why {
@@ -43,6 +44,7 @@ impl fmt::Display for Why {
             Why::Stdio => "it was opened as a file of stdio",
             Why::Passed => "it was passed to another process",
             Why::Protocol => "the kernel puts a protocol above it",
+            Why::Spliced => "it was joined to a pipe",
         })
     }
 }

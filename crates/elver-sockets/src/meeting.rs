@@ -64,6 +64,8 @@ pub(crate) struct Meeting {
     peer: SocketAddrUnix,
     /// It is connected: nobody else is heard, and nobody else hears.
     is_connected: bool,
+    /// Who spoke last, and whether he is believed.
+    judged: Option<(u32, bool)>,
 }
 
 impl Meeting {
@@ -77,7 +79,7 @@ impl Meeting {
         sockopt::set_socket_passcred(&socket, true)?;
         bind(&socket, &name(tuple, side)?)?;
         let peer = name(tuple, side.other())?;
-        let mut meeting = Meeting { socket, tuple, side, peer, is_connected: false };
+        let mut meeting = Meeting { socket, tuple, side, peer, is_connected: false, judged: None };
         meeting.connect();
         Ok(meeting)
     }
@@ -86,7 +88,7 @@ impl Meeting {
     fn connect(&mut self) {
         // What came before may be another's who had the name then. Who sends without end is not waited for.
         self.is_connected =
-            connect(&self.socket, &self.peer).is_ok() && runs_dry(|| self.receive().is_some());
+            connect(&self.socket, &self.peer).is_ok() && runs_dry(|| self.take().is_some());
         self.hello();
     }
 
@@ -123,7 +125,14 @@ impl Meeting {
         Some(Heard::Nothing)
     }
 
-    fn receive(&self) -> Option<Heard> {
+    fn receive(&mut self) -> Option<Heard> {
+        let (heard, user) = self.take()?;
+        let is_believed = |user| heard.is_some() && self.believes(user, Meeting::is_peer_s);
+        Some(if user.is_some_and(is_believed) { heard? } else { Heard::Nothing })
+    }
+
+    /// Takes a datagram: what it says, if it is from the peer's name, and whose it is.
+    fn take(&self) -> Option<(Option<Heard>, Option<u32>)> {
         let mut bytes = [0; 2 * OFFER_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -134,15 +143,26 @@ impl Meeting {
             RecvAncillaryMessage::ScmCredentials(it) => Some(it.uid.as_raw()),
             _ => None,
         });
-        let is_peer =
-            from.as_ref() == Some(&self.peer) && user.is_some_and(|it| self.is_peer_s(it));
-        Some(decode(&bytes[..heard.bytes]).filter(|_| is_peer).unwrap_or(Heard::Nothing))
+        let said = decode(&bytes[..heard.bytes]).filter(|_| from.as_ref() == Some(&self.peer));
+        Some((said, user))
+    }
+
+    /// Whether a user is believed. He is judged once, since that may take long, and he may speak without end.
+    fn believes(&mut self, user: u32, judge: impl FnOnce(&Meeting, u32) -> bool) -> bool {
+        match self.judged {
+            Some((judged, believed)) if judged == user => believed,
+            _ => {
+                let believed = judge(self, user);
+                self.judged = Some((user, believed));
+                believed
+            }
+        }
     }
 
     /// Whether a user may speak for the peer's end: root, this process's own, or whose socket that end is.
     fn is_peer_s(&self, user: u32) -> bool {
         let (own, peer) = self.tuple.seen_by(self.side);
-        speaks_for(user, rustix::process::geteuid().as_raw(), peer, own)
+        owner::is_known(user) && speaks_for(user, rustix::process::geteuid().as_raw(), peer, own)
     }
 }
 
@@ -241,6 +261,20 @@ mod tests {
         let mut after = Meeting::open(tuple(3), Side::Connector).unwrap();
         assert!(!end.offer(&OFFERED));
         assert_eq!(after.hear(), None);
+    }
+
+    /// Whose socket an end is takes a look through all of the host's.
+    #[test]
+    fn who_speaks_without_end_is_judged_once() {
+        let mut end = Meeting::open(tuple(6), Side::Acceptor).unwrap();
+        for (user, is_new) in [(7, true), (7, false), (8, true), (8, false)] {
+            let mut judged = 0;
+            let believed = end.believes(user, |_, user| {
+                judged += 1;
+                user == 8
+            });
+            assert_eq!((believed, judged), (user == 8, u32::from(is_new)));
+        }
     }
 
     #[test]

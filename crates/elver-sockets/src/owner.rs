@@ -3,6 +3,10 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::OnceLock;
+
+/// As Linux has it without a setting.
+const OVERFLOW_USER: u32 = 65_534;
 
 /// The user whose socket is at `local` and connected to `remote`; none if there is no such socket.
 pub(crate) fn of(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
@@ -14,6 +18,26 @@ pub(crate) fn of(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
             (here == local && there == remote).then_some(uid)
         })
     })
+}
+
+/// Whether the kernel means one user by this number. In a user namespace, all those that have none in it have the same one.
+pub(crate) fn is_known(user: u32) -> bool {
+    static OVERFLOW: OnceLock<Option<u32>> = OnceLock::new();
+    let overflow = OVERFLOW.get_or_init(|| {
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        if names_all(&map) {
+            return None;
+        }
+        let user = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+        Some(user.and_then(|user| user.trim().parse().ok()).unwrap_or(OVERFLOW_USER))
+    });
+    *overflow != Some(user)
+}
+
+/// Whether such a map (user_namespaces(7)) has a number for each user.
+fn names_all(map: &str) -> bool {
+    let count = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
+    map.lines().filter_map(count).sum::<u64>() >= u32::MAX.into()
 }
 
 /// Its own address, its peer's and its user, of a line of such a file (proc(5)).
@@ -59,6 +83,14 @@ mod tests {
             drop(listener.accept().unwrap());
             assert_eq!(of(here, SocketAddr::new(there.ip(), 1)), None);
         }
+    }
+
+    #[test]
+    fn users_without_a_number_are_not_one_user() {
+        assert!(names_all("         0          0 4294967295\n"));
+        assert!(!names_all("         0       1000          1\n         1     100000      65536\n"));
+        assert!(!names_all(""));
+        assert!(is_known(rustix::process::geteuid().as_raw()));
     }
 
     #[test]

@@ -1,19 +1,21 @@
 //! `poll`, as the other calls that wait see it as well: descriptors of the kernel's and of ours, each with what is asked.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 
 use elver_stream::Interest;
-use libc::{POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, pollfd, timespec};
+use libc::{pollfd, timespec};
 
+use crate::conn::{ALWAYS, READS};
 use crate::wait::{Wanted, asked};
 use crate::world::World;
 use crate::{fds, real};
 
-const READS: i16 = POLLIN | POLLRDNORM;
-const WRITES: i16 = POLLOUT | POLLWRNORM;
-
 /// What a program polls.
-pub(crate) struct Polled<'a>(pub(crate) &'a mut [pollfd]);
+pub(crate) struct Polled<'a> {
+    pub(crate) all: &'a mut [pollfd],
+    /// Whether ends of which nobody asks are told, as `poll` tells them.
+    pub(crate) tells_ends: bool,
+}
 
 impl Polled<'_> {
     /// The entries of carried connections.
@@ -22,12 +24,12 @@ impl Polled<'_> {
             let id = fds::conn(entry.fd)?;
             world.conn(id).filter(|conn| conn.is_carried()).map(|_| (entry, id))
         };
-        self.0.iter().filter_map(carried).collect()
+        self.all.iter().filter_map(carried).collect()
     }
 
     /// How many have something to tell.
     pub(crate) fn told(&self) -> usize {
-        self.0.iter().filter(|entry| entry.revents != 0).count()
+        self.all.iter().filter(|entry| entry.revents != 0).count()
     }
 }
 
@@ -35,44 +37,35 @@ impl Wanted for Polled<'_> {
     fn look(&mut self, world: &mut World, kernel: bool) -> bool {
         let mut any = false;
         let mut kernels = false;
-        for entry in self.0.iter_mut() {
+        for entry in self.all.iter_mut() {
             entry.revents = 0;
             let conn = fds::conn(entry.fd).and_then(|id| world.conn(id));
             let Some(conn) = conn.filter(|conn| conn.is_carried()) else {
                 kernels |= entry.fd >= 0;
                 continue;
             };
-            let (readable, writable) =
-                conn.events(entry.events & READS != 0, entry.events & WRITES != 0);
-            let told = if readable { READS } else { 0 } | if writable { WRITES } else { 0 };
-            entry.revents = told & entry.events;
+            let told = conn.events(entry.events);
+            entry.revents = if self.tells_ends { told } else { told & !ALWAYS };
             any |= entry.revents != 0;
         }
         if kernels && (kernel || any) {
-            any |= look_at_kernel(self.0, world);
+            any |= look_at_kernel(self.all, world);
         }
         any
     }
 
     fn watched(&self, world: &mut World) -> Vec<(u32, Interest)> {
-        let interest = |(entry, id): (&pollfd, u32)| {
-            let interest = match (entry.events & READS != 0, entry.events & WRITES != 0) {
-                (true, true) => Interest::Both,
-                (true, false) => Interest::Readable,
-                (false, true) => Interest::Writable,
-                (false, false) => return None,
-            };
-            Some((id, interest))
-        };
-        self.carried(world).into_iter().filter_map(interest).collect()
+        let carried: Vec<_> =
+            self.carried(world).into_iter().map(|(entry, id)| (id, entry.events)).collect();
+        let interest = |(id, events)| Some((id, world.conn(id)?.interest(events)?));
+        carried.into_iter().filter_map(interest).collect()
     }
 
     fn kernels(&self, world: &mut World, all: &mut Vec<pollfd>) {
-        for entry in self.0.iter().filter(|entry| entry.fd >= 0) {
+        for entry in self.all.iter().filter(|entry| entry.fd >= 0) {
             match fds::conn(entry.fd).and_then(|id| world.conn(id)) {
                 Some(conn) if conn.is_carried() => {
-                    let watched = conn.watches().filter(|_| entry.events & READS != 0);
-                    all.extend(watched.map(|fd| asked(fd.as_raw_fd(), POLLIN)));
+                    all.extend(conn.watch(entry.events & READS != 0));
                 }
                 _ => all.push(asked(entry.fd, entry.events)),
             }

@@ -21,6 +21,7 @@ fn next(name: &'static [u8], kept: &AtomicPtr<c_void>) -> *mut c_void {
     found
 }
 
+// A thread that is cancelled unwinds through these and what calls them (`errno::guarded` says what does not let it).
 macro_rules! real {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {$(
         /// The C library's own.
@@ -30,7 +31,7 @@ macro_rules! real {
         pub(crate) unsafe fn $name($($arg: $type),*) -> $result {
             static KEPT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
             let found = next(concat!(stringify!($name), "\0").as_bytes(), &KEPT);
-            type Function = unsafe extern "C" fn($($type),*) -> $result;
+            type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
             // SAFETY: a function of that name has this type in the C library, whose manual page says so; and the
             // caller's promise is what that page asks for.
             unsafe { std::mem::transmute::<*mut c_void, Function>(found)($($arg),*) }
@@ -50,9 +51,12 @@ real! {
     ioctl(fd: c_int, request: libc::c_ulong, argument: usize) -> c_int;
     shutdown(fd: c_int, how: c_int) -> c_int;
     setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
     fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
     read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t;
     readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t;
+    preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
     recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
     recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t;
     recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;

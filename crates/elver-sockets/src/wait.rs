@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::ffi::c_int;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,7 +50,7 @@ pub(crate) fn asked(fd: RawFd, events: i16) -> pollfd {
 }
 
 /// Waits until something is there, false when the time has passed. Signals are blocked by the mask while it sleeps, if
-/// there is one.
+/// there is one. A thread may be cancelled while it sleeps, and at no other time.
 ///
 /// # Errors
 /// `EINTR`.
@@ -58,44 +59,70 @@ pub(crate) fn until(
     deadline: Option<Instant>,
     mask: *const sigset_t,
 ) -> Result<bool, c_int> {
-    let (mut looks, mut began, mut kept_awake) = (0u32, None, 0);
-    let mut kernel = false;
+    let mut looks = Looks::default();
     loop {
+        let asleep = match errno::guarded(|| looks.look(wanted, deadline))? {
+            Next::Told(is_there) => return Ok(is_there),
+            Next::Look => continue,
+            Next::Sleep(asleep) => asleep,
+        };
+        let woken = asleep.sleep(mask)?;
+        (looks.kernel, looks.kept_awake) = (true, 0);
+        looks.began = looks.began.filter(|_| !woken);
+    }
+}
+
+/// What follows a look.
+enum Next {
+    Told(bool),
+    Look,
+    Sleep(Asleep),
+}
+
+/// Looks of one wait.
+#[derive(Default)]
+struct Looks {
+    looks: u32,
+    began: Option<Instant>,
+    kept_awake: u32,
+    kernel: bool,
+}
+
+impl Looks {
+    fn look(&mut self, wanted: &mut dyn Wanted, deadline: Option<Instant>) -> Result<Next, c_int> {
         let mut world = world::lock();
         world.progress();
-        if wanted.look(&mut world, kernel) {
-            return Ok(true);
+        if wanted.look(&mut world, self.kernel) {
+            return Ok(Next::Told(true));
         }
         let now = Instant::now();
         if deadline.is_some_and(|deadline| now >= deadline) {
-            return Ok(!kernel && wanted.look(&mut world, true));
+            return Ok(Next::Told(!self.kernel && wanted.look(&mut world, true)));
         }
-        looks += 1;
-        kernel = looks.is_multiple_of(LOOKS_PER_KERNEL);
+        self.looks += 1;
+        self.kernel = self.looks.is_multiple_of(LOOKS_PER_KERNEL);
         let watched = wanted.watched(&mut world);
-        let looked_for = now - *began.get_or_insert(now);
+        let looked_for = now - *self.began.get_or_insert(now);
         if !watched.is_empty() && looked_for < SPIN {
             drop(world);
             if look_on(now) {
-                continue;
+                return Ok(Next::Look);
             }
             world = world::lock();
         }
         // All that the kernel has is told before a sleep, by the sleep.
         let at_most = match world.arm(&watched) {
             Some(at_most) => at_most,
-            None if kept_awake < KEPT_AWAKE_MAX => {
-                kept_awake += 1;
-                continue;
+            None if self.kept_awake < KEPT_AWAKE_MAX => {
+                self.kept_awake += 1;
+                return Ok(Next::Look);
             }
             None => NAP,
         };
         let left = deadline.map_or(at_most, |deadline| at_most.min(deadline - now));
         let mut fds = Vec::new();
         wanted.kernels(&mut world, &mut fds);
-        let woken = sleep(world, watched, fds, left, mask)?;
-        (kernel, kept_awake) = (true, 0);
-        began = began.filter(|_| !woken);
+        Asleep::lie_down(world, watched, fds, left).map(Next::Sleep)
     }
 }
 
@@ -115,41 +142,65 @@ fn new_bell() -> Result<OwnedFd, c_int> {
         .map_err(rustix::io::Errno::raw_os_error)
 }
 
-/// Whether the node or another thread woke it.
-fn sleep(
-    mut world: Locked,
-    watched: Vec<(u32, Interest)>,
-    mut fds: Vec<pollfd>,
+/// A thread that sleeps, or is about to. It is woken where others see it until this is dropped, also by the unwinding of a
+/// thread that is cancelled.
+struct Asleep {
+    sleeper: Option<Arc<Sleeper>>,
+    fds: Vec<pollfd>,
+    /// Those that the node or another thread wake it by.
+    own: Range<usize>,
     at_most: Duration,
-    mask: *const sigset_t,
-) -> Result<bool, c_int> {
-    let bell = world.bells.pop().map_or_else(new_bell, Ok)?;
-    let others = fds.len();
-    fds.push(asked(bell.as_raw_fd(), POLLIN));
-    fds.extend(world.link().map(|link| asked(link.fd().as_raw_fd(), POLLIN)));
-    let here = fds.len();
-    fds.extend(world.meetings().map(|meeting| asked(meeting.as_fd().as_raw_fd(), POLLIN)));
-    let sleeper = Arc::new(Sleeper { bell, watched });
-    world.sleepers.push(sleeper.clone());
-    drop(world);
-    let time =
-        timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: at_most.subsec_nanos().into() };
-    // SAFETY: the entries and the time stand in this function, and the mask is the caller's caller's.
-    let slept = unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as u64, &time, mask) };
-    let failed = (slept < 0).then(errno::get);
-    let mut world = world::lock();
-    world.sleepers.retain(|other| !Arc::ptr_eq(other, &sleeper));
-    if let Some(link) = world.link() {
-        link.disarm();
-        world.unarmed = true;
+}
+
+impl Asleep {
+    fn lie_down(
+        mut world: Locked,
+        watched: Vec<(u32, Interest)>,
+        mut fds: Vec<pollfd>,
+        at_most: Duration,
+    ) -> Result<Asleep, c_int> {
+        let bell = world.bells.pop().map_or_else(new_bell, Ok)?;
+        let others = fds.len();
+        fds.push(asked(bell.as_raw_fd(), POLLIN));
+        fds.extend(world.link().map(|link| asked(link.fd().as_raw_fd(), POLLIN)));
+        let own = others..fds.len();
+        fds.extend(world.meetings().map(|meeting| asked(meeting.as_fd().as_raw_fd(), POLLIN)));
+        let sleeper = Arc::new(Sleeper { bell, watched });
+        world.sleepers.push(sleeper.clone());
+        Ok(Asleep { sleeper: Some(sleeper), fds, own, at_most })
     }
-    if let Some(Sleeper { bell, .. }) = Arc::into_inner(sleeper) {
-        // Whether or not it was rung, by now it is not.
-        let _ = rustix::io::read(&bell, &mut [0; 8]);
-        world.bells.push(bell);
+
+    /// Whether the node or another thread woke it.
+    fn sleep(mut self, mask: *const sigset_t) -> Result<bool, c_int> {
+        let (seconds, nanos) = (self.at_most.as_secs() as i64, self.at_most.subsec_nanos());
+        let time = timespec { tv_sec: seconds, tv_nsec: nanos.into() };
+        let (fds, count) = (self.fds.as_mut_ptr(), self.fds.len() as u64);
+        // SAFETY: the entries stand here and the time in this function, and the mask is the caller's caller's.
+        let slept = unsafe { real::ppoll(fds, count, &time, mask) };
+        match (slept < 0).then(errno::get) {
+            Some(error) => Err(error),
+            None => Ok(self.fds[self.own.clone()].iter().any(|fd| fd.revents != 0)),
+        }
     }
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(fds[others..here].iter().any(|fd| fd.revents != 0)),
+
+    fn get_up(&mut self) {
+        let mut world = world::lock();
+        let Some(sleeper) = self.sleeper.take() else { return };
+        world.sleepers.retain(|other| !Arc::ptr_eq(other, &sleeper));
+        if let Some(link) = world.link() {
+            link.disarm();
+            world.unarmed = true;
+        }
+        if let Some(Sleeper { bell, .. }) = Arc::into_inner(sleeper) {
+            // Whether or not it was rung, by now it is not.
+            let _ = rustix::io::read(&bell, &mut [0; 8]);
+            world.bells.push(bell);
+        }
+    }
+}
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        errno::beside(|| self.get_up());
     }
 }

@@ -17,7 +17,7 @@ use crate::carried::{Carried, Done};
 use crate::conn::{Conn, Phase};
 use crate::epolls::{Entry, Epoll};
 use crate::frame::{Frame, Nonce};
-use crate::link::Link;
+use crate::link::{Link, now_ns};
 use crate::log::{Counts, Why};
 use crate::meeting::{Heard, Meeting, Offer};
 use crate::sleeper::Sleeper;
@@ -283,25 +283,35 @@ impl World {
             epoll.remove(fd);
         }
         let Some(conn) = self.conns.get_mut(&id) else { return };
+        if conn.fds.len() == 1 {
+            return self.end(id);
+        }
         conn.fds.retain(|other| *other != fd);
-        if conn.fds.is_empty() {
-            self.remove(id);
+    }
+
+    /// A connection's last descriptor is about to be closed.
+    fn end(&mut self, id: u32) {
+        let resets = self.conns.get_mut(&id).is_some_and(Conn::ends_in_reset);
+        let conn = self.remove(id);
+        if let Some(Conn { phase: Phase::Carried(carried), .. }) = conn.filter(|_| resets) {
+            carried.abort();
         }
     }
 
-    fn remove(&mut self, id: u32) {
+    fn remove(&mut self, id: u32) -> Option<Conn> {
         self.undecided.retain(|other| *other != id);
-        let Some(conn) = self.conns.remove(&id) else { return };
+        let conn = self.conns.remove(&id)?;
         if let Some(carried) = conn.carried() {
             let (read, written) = carried.bytes();
             self.counts.ended(&conn.tuple, read, written);
         }
-        for fd in conn.fds {
-            fds::clear(fd);
+        for fd in &conn.fds {
+            fds::clear(*fd);
             for epoll in self.epolls.values_mut() {
-                epoll.remove(fd);
+                epoll.remove(*fd);
             }
         }
+        Some(conn)
     }
 
     /// A connection is the kernel's alone from here on, if it may still be; whether it is.
@@ -311,6 +321,9 @@ impl World {
             Some(conn) if conn.is_bound() => false,
             Some(conn) => {
                 self.counts.stayed(&conn.tuple, conn.side, why, text);
+                if conn.keeps_end {
+                    self.epolls.values().for_each(|epoll| epoll.tell_again(id));
+                }
                 self.remove(id);
                 self.wake_all();
                 true
@@ -371,7 +384,7 @@ impl World {
             Phase::Offered { meeting, until_ns, .. } => {
                 let late = now_ns() > *until_ns;
                 meeting.hear();
-                if late && !self.link.as_ref().is_some_and(Link::has_pending) {
+                if late && !self.link.as_ref().is_some_and(|link| link.may_have(*until_ns)) {
                     // Who has connected says it ahead of all: now nobody does.
                     conn.phase = Phase::Fresh;
                     self.stay(id, Why::Late, "");
@@ -413,6 +426,8 @@ impl World {
             Ok(connecting) => {
                 let connecting = Box::new(connecting);
                 let &Offer { nonce, until_ns, .. } = offer;
+                // Nobody has to offer for longer.
+                let until_ns = until_ns.min(now_ns() + MEETING.as_nanos() as u64);
                 if let Some(conn) = self.conns.get_mut(&id) {
                     conn.phase = Phase::Connecting { connecting, nonce, until_ns };
                 }
@@ -498,7 +513,8 @@ impl World {
     ) -> Option<Done> {
         let done = self.conns.get_mut(&id)?.read(bufs, flags);
         let is_end = matches!(done, Done::Bytes(0)) && bufs.iter().any(|buf| !buf.is_empty());
-        if !is_end || !matches!(self.conns.get(&id)?.phase, Phase::Offered { .. }) {
+        let Phase::Offered { until_ns, .. } = self.conns.get(&id)?.phase else { return Some(done) };
+        if !is_end {
             return Some(done);
         }
         self.accept();
@@ -506,8 +522,8 @@ impl World {
         if conn.is_carried() {
             return Some(conn.read(bufs, flags));
         }
-        let may_come = self.link.as_ref().is_some_and(Link::has_pending);
-        Some(if may_come { Done::Wait } else { done })
+        conn.keeps_end = self.link.as_ref().is_some_and(|link| link.may_have(until_ns));
+        Some(if conn.keeps_end { Done::Wait } else { done })
     }
 
     /// Whether it is time to ask the kernel too, though streams have something.
@@ -616,7 +632,7 @@ impl World {
     fn finish(&mut self) {
         let carried = |(id, conn): (&u32, &Conn)| conn.carried().map(|_| *id);
         let carried: Vec<u32> = self.conns.iter().filter_map(carried).collect();
-        carried.into_iter().for_each(|id| self.remove(id));
+        carried.into_iter().for_each(|id| self.end(id));
         std::mem::take(&mut self.counts).tell();
     }
 }
@@ -628,12 +644,6 @@ fn free_after(last: u32, is_taken: impl Fn(u32) -> bool) -> u32 {
         next = next % fds::NUMBER_MAX + 1;
     }
     next
-}
-
-/// The host's monotonic clock.
-fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// What nobody can guess.

@@ -1,7 +1,7 @@
 //! `epoll`: connections that are carried stand in tables here, all others in the kernel's.
 
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::ptr;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use libc::{
 };
 
 use super::poll::duration;
+use crate::conn::READS;
 use crate::epolls::kept;
 use crate::wait::{Wanted, asked};
 use crate::world::{self, World};
@@ -31,13 +32,13 @@ impl Wanted for InEpoll<'_> {
         let due = self.told > 0 && world.is_kernel_s_turn();
         if (kernel || due) && self.told < self.events.len() {
             let rest = &mut self.events[self.told..];
-            let now = ptr::null();
-            // SAFETY: so many events fit there.
-            let told = unsafe {
-                real::epoll_pwait(self.epoll, rest.as_mut_ptr(), rest.len() as c_int, 0, now)
-            };
-            let told = kept(&mut rest[..told.max(0) as usize]);
+            let (mut told, is_stirred) = look_at_kernel(self.epoll, rest);
             if let Some(epoll) = world.epolls.get_mut(&self.number) {
+                if is_stirred {
+                    epoll.calm();
+                    // It may have taken the room of another.
+                    told += look_at_kernel(self.epoll, &mut rest[told..]).0;
+                }
                 epoll.told_by_kernel(&rest[..told]);
             }
             self.told += told;
@@ -46,22 +47,40 @@ impl Wanted for InEpoll<'_> {
     }
 
     fn watched(&self, world: &mut World) -> Vec<(u32, Interest)> {
-        let Some(epoll) = world.epolls.get(&self.number) else { return Vec::new() };
-        let entries: Vec<_> =
-            epoll.entries().iter().filter_map(|it| Some((it.conn, it.interest()?))).collect();
-        let is_carried =
-            |(id, _): &(u32, Interest)| world.conn(*id).is_some_and(|it| it.is_carried());
-        entries.into_iter().filter(is_carried).collect()
+        let carried = self.carried(world);
+        let interest = |(id, asked)| Some((id, world.conn(id)?.interest(asked)?));
+        carried.into_iter().filter_map(interest).collect()
     }
 
     fn kernels(&self, world: &mut World, all: &mut Vec<pollfd>) {
         all.push(asked(self.epoll, POLLIN));
-        for (id, interest) in self.watched(world) {
-            let watched = world.conn(id).and_then(|conn| conn.watches());
-            let reads = interest != Interest::Writable;
-            all.extend(watched.filter(|_| reads).map(|fd| asked(fd.as_raw_fd(), POLLIN)));
+        for (id, asked) in self.carried(world) {
+            all.extend(world.conn(id).and_then(|conn| conn.watch(asked & READS != 0)));
         }
     }
+}
+
+impl InEpoll<'_> {
+    /// Carried connections, and what is asked about each.
+    fn carried(&self, world: &mut World) -> Vec<(u32, i16)> {
+        let Some(epoll) = world.epolls.get(&self.number) else { return Vec::new() };
+        let wanted = epoll.entries().iter().filter_map(|it| Some((it.conn, it.wanted()?)));
+        let wanted: Vec<_> = wanted.collect();
+        let is_carried =
+            |(id, _): &(u32, i16)| world.conn(*id).is_some_and(|conn| conn.is_carried());
+        wanted.into_iter().filter(is_carried).collect()
+    }
+}
+
+/// Takes what the kernel has, without waiting: how many events, and whether it was stirred.
+fn look_at_kernel(epoll: RawFd, events: &mut [epoll_event]) -> (usize, bool) {
+    let now = ptr::null();
+    // SAFETY: so many events fit there.
+    let told =
+        unsafe { real::epoll_pwait(epoll, events.as_mut_ptr(), events.len() as c_int, 0, now) };
+    let told = told.max(0) as usize;
+    let ours = kept(&mut events[..told]);
+    (ours, ours < told)
 }
 
 /// An epoll was made, or not. Its copies must be known before it has a connection of ours.
@@ -78,13 +97,13 @@ fn made(epoll: c_int) -> c_int {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn epoll_create(size: c_int) -> c_int {
     // SAFETY: the caller's promise is the same.
     made(unsafe { real::epoll_create(size) })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: the caller's promise is the same.
     made(unsafe { real::epoll_create1(flags) })
 }
@@ -106,7 +125,7 @@ fn done_early(epoll: c_int, operation: c_int, fd: c_int, event: Option<epoll_eve
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn epoll_ctl(
+pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
     epoll: c_int,
     operation: c_int,
     fd: c_int,
@@ -188,7 +207,7 @@ fn told_once(epoll: c_int, events: &[epoll_event]) {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn epoll_pwait(
+pub(crate) unsafe extern "C-unwind" fn epoll_pwait(
     epoll: c_int,
     events: *mut epoll_event,
     count: c_int,
@@ -196,6 +215,7 @@ pub(crate) unsafe extern "C" fn epoll_pwait(
     mask: *const sigset_t,
 ) -> c_int {
     let at_most = u64::try_from(timeout).ok().map(Duration::from_millis);
+    let inside = fds::Inside::enter(epoll);
     if fds::watching(epoll).is_none() {
         // SAFETY: the caller's promise is the same.
         let told = unsafe { real::epoll_pwait(epoll, events, count, timeout, mask) };
@@ -210,14 +230,13 @@ pub(crate) unsafe extern "C" fn epoll_pwait(
             return rest as c_int;
         }
     }
-    errno::told(|| {
-        // SAFETY: the caller's promise is the same.
-        unsafe { waits(epoll, events, count, at_most, mask) }
-    })
+    drop(inside);
+    // SAFETY: the caller's promise is the same.
+    errno::tell(unsafe { waits(epoll, events, count, at_most, mask) })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn epoll_wait(
+pub(crate) unsafe extern "C-unwind" fn epoll_wait(
     epoll: c_int,
     events: *mut epoll_event,
     count: c_int,
@@ -228,7 +247,7 @@ pub(crate) unsafe extern "C" fn epoll_wait(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn epoll_pwait2(
+pub(crate) unsafe extern "C-unwind" fn epoll_pwait2(
     epoll: c_int,
     events: *mut epoll_event,
     count: c_int,
@@ -246,13 +265,11 @@ pub(crate) unsafe extern "C" fn epoll_pwait2(
         return match timeout {
             // SAFETY: the caller's promise is the same.
             Ok(timeout) => unsafe { epoll_pwait(epoll, events, count, timeout, mask) },
-            Err(error) => errno::told(|| Err(error)),
+            Err(error) => errno::tell(Err(error)),
         };
     }
-    errno::told(|| {
-        // SAFETY: the manual's contract.
-        let at_most = unsafe { timeout.as_ref() }.map(duration).transpose()?;
-        // SAFETY: the caller's promise is the same.
-        unsafe { waits(epoll, events, count, at_most, mask) }
-    })
+    // SAFETY: the manual's contract.
+    let at_most = unsafe { timeout.as_ref() }.map(duration).transpose();
+    // SAFETY: the caller's promise is the same.
+    errno::tell(at_most.and_then(|it| unsafe { waits(epoll, events, count, it, mask) }))
 }

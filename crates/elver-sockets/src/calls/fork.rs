@@ -19,20 +19,20 @@ fn forks<T>(fork: impl FnOnce() -> T) -> T {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn fork() -> pid_t {
+pub(crate) unsafe extern "C-unwind" fn fork() -> pid_t {
     // SAFETY: the caller's promise is the same.
     forks(|| unsafe { real::fork() })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn daemon(stay: c_int, keep: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn daemon(stay: c_int, keep: c_int) -> c_int {
     // SAFETY: the caller's promise is the same.
     forks(|| unsafe { real::daemon(stay, keep) })
 }
 
 /// Ends the process at once: what was written still arrives, as with TCP.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn _exit(code: c_int) -> ! {
+pub(crate) unsafe extern "C-unwind" fn _exit(code: c_int) -> ! {
     errno::beside(world::finish);
     // SAFETY: the caller's promise is the same.
     unsafe { real::_exit(code) }
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn _exit(code: c_int) -> ! {
 
 /// As [`_exit`].
 #[cfg_attr(not(test), unsafe(export_name = "_Exit"))]
-pub(crate) unsafe extern "C" fn exit_at_once(code: c_int) -> ! {
+pub(crate) unsafe extern "C-unwind" fn exit_at_once(code: c_int) -> ! {
     // SAFETY: the caller's promise is the same.
     unsafe { _exit(code) }
 }

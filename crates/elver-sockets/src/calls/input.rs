@@ -6,14 +6,17 @@ use std::os::fd::RawFd;
 use std::ptr;
 use std::time::Duration;
 
+use elver_stream::Interest;
 use libc::{
-    MSG_DONTWAIT, MSG_PEEK, MSG_WAITALL, POLLIN, iovec, mmsghdr, msghdr, size_t, sockaddr,
-    socklen_t, ssize_t, timespec,
+    MSG_DONTWAIT, MSG_PEEK, MSG_WAITALL, POLLIN, POLLRDHUP, iovec, mmsghdr, msghdr, off_t, pollfd,
+    size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 use rustix::net::{RecvFlags, sockopt};
 
-use crate::carried::Done;
+use crate::carried::{Done, PEEKED_MAX};
 use crate::polled::Polled;
+use crate::wait::Wanted;
+use crate::world::World;
 use crate::{errno, fds, real, tcp, wait, world};
 
 /// Flags of a call that are handed on.
@@ -51,24 +54,33 @@ fn read_some(
     read: &mut usize,
     flags: c_int,
 ) -> Option<Result<usize, c_int>> {
-    let known = RecvFlags::from_bits_retain((flags & KNOWN) as u32);
-    let mut deadline = None;
+    let (mut deadline, mut seen) = (None, None);
+    let waits = flags & MSG_DONTWAIT == 0;
+    let waits_for_all = flags & MSG_WAITALL != 0 && waits && !is_nonblocking(fd);
     loop {
         let id = fds::conn(fd)?;
-        let mut world = world::lock();
-        if flags & libc::MSG_OOB != 0 && world.may_stay(id, crate::log::Why::OutOfBand, "") {
-            return None;
-        }
-        world.touch(id);
-        world.progress();
-        let done = world.read(id, bufs, known)?;
-        world.tried(id, true);
-        drop(world);
+        let done = match errno::guarded(|| Ok(try_read(id, bufs, flags))) {
+            Ok(done) => done?,
+            Err(error) => Done::Failed(error),
+        };
         match done {
             Done::Bytes(0) => return Some(Ok(*read)),
             Done::Bytes(more) => {
+                if flags & MSG_PEEK != 0 {
+                    let all = bufs.iter().map(|buf| buf.len()).sum();
+                    if !waits_for_all || more >= all || seen.replace(more) == Some(more) {
+                        return Some(Ok(more));
+                    }
+                    let until =
+                        *deadline.get_or_insert_with(|| wait::deadline(receive_timeout(fd)));
+                    let mut ahead = Ahead { id, seen: more };
+                    if wait::until(&mut ahead, until, ptr::null()) != Ok(true) {
+                        return Some(Ok(more));
+                    }
+                    continue;
+                }
                 *read += more;
-                if flags & MSG_WAITALL == 0 || flags & MSG_PEEK != 0 {
+                if flags & MSG_WAITALL == 0 {
                     return Some(Ok(*read));
                 }
                 IoSliceMut::advance_slices(bufs, more);
@@ -79,11 +91,10 @@ fn read_some(
             Done::Failed(_) if *read > 0 => return Some(Ok(*read)),
             Done::Failed(error) => return Some(Err(error)),
             Done::Wait => {
-                if flags & MSG_DONTWAIT != 0 || is_nonblocking(fd) {
+                if !waits || is_nonblocking(fd) {
                     return Some(if *read > 0 { Ok(*read) } else { Err(libc::EAGAIN) });
                 }
-                let time = || sockopt::socket_timeout(tcp::fd(fd), sockopt::Timeout::Recv).ok()?;
-                let until = *deadline.get_or_insert_with(|| wait::deadline(time()));
+                let until = *deadline.get_or_insert_with(|| wait::deadline(receive_timeout(fd)));
                 match wait_for(fd, POLLIN, until) {
                     Ok(true) => {}
                     Ok(false) | Err(_) if *read > 0 => return Some(Ok(*read)),
@@ -95,13 +106,54 @@ fn read_some(
     }
 }
 
+/// Reads without waiting; none if the connection is the kernel's alone.
+fn try_read(id: u32, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> Option<Done> {
+    let mut world = world::lock();
+    if flags & libc::MSG_OOB != 0 && world.may_stay(id, crate::log::Why::OutOfBand, "") {
+        return None;
+    }
+    world.touch(id);
+    world.progress();
+    let done = world.read(id, bufs, RecvFlags::from_bits_retain((flags & KNOWN) as u32))?;
+    world.tried(id, true);
+    Some(done)
+}
+
+/// Bytes beyond those that were looked at and not taken, or that none will come.
+struct Ahead {
+    id: u32,
+    seen: usize,
+}
+
+impl Wanted for Ahead {
+    fn look(&mut self, world: &mut World, _: bool) -> bool {
+        let Some(conn) = world.conn(self.id) else { return true };
+        let fd = conn.socket();
+        // Until its ends have agreed, it is TCP that knows.
+        let ready = conn
+            .ready_bytes()
+            .or_else(|| rustix::io::ioctl_fionread(fd).ok().map(|it| it as usize));
+        // More than that is not looked at ahead.
+        ready.is_none_or(|ready| ready > self.seen || ready >= PEEKED_MAX)
+            || conn.events(POLLRDHUP) != 0
+    }
+
+    fn watched(&self, world: &mut World) -> Vec<(u32, Interest)> {
+        let is_carried = world.conn(self.id).is_some_and(|conn| conn.is_carried());
+        is_carried.then_some((self.id, Interest::Readable)).into_iter().collect()
+    }
+
+    fn kernels(&self, _: &mut World, _: &mut Vec<pollfd>) {}
+}
+
 /// Waits for one descriptor; false when the time has passed.
 pub(super) fn wait_for(
     fd: RawFd,
     events: i16,
     deadline: Option<std::time::Instant>,
 ) -> Result<bool, c_int> {
-    wait::until(&mut Polled(&mut [wait::asked(fd, events)]), deadline, ptr::null())
+    let all = &mut [wait::asked(fd, events)];
+    wait::until(&mut Polled { all, tells_ends: false }, deadline, ptr::null())
 }
 
 /// A program's buffer.
@@ -126,7 +178,7 @@ unsafe fn buffers<'a>(iov: *const iovec, count: usize) -> Vec<IoSliceMut<'a>> {
 }
 
 fn told(result: Result<usize, c_int>) -> ssize_t {
-    errno::told(|| result.map(|read| read as isize))
+    errno::tell(result.map(|read| read as isize))
 }
 
 macro_rules! or_real {
@@ -137,10 +189,7 @@ macro_rules! or_real {
         }
         // SAFETY: the manual's contract.
         let mut bufs = unsafe { $bufs };
-        let guarded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            read_conn($fd, &mut bufs, $flags)
-        }));
-        match guarded.unwrap_or(Some(Err(libc::EIO))) {
+        match read_conn($fd, &mut bufs, $flags) {
             Some(result) => result,
             // SAFETY: as above.
             None => return unsafe { $real },
@@ -149,17 +198,21 @@ macro_rules! or_real {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     told(or_real!(fd, [buffer(buf, len)], 0, real::read(fd, buf, len)))
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn readv(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+) -> ssize_t {
     told(or_real!(fd, buffers(iov, count.max(0) as usize), 0, real::readv(fd, iov, count)))
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn recv(
+pub(crate) unsafe extern "C-unwind" fn recv(
     fd: c_int,
     buf: *mut c_void,
     len: size_t,
@@ -179,12 +232,11 @@ fn discard(fd: RawFd, len: size_t, flags: c_int) -> Option<Result<usize, c_int>>
         return None;
     }
     let mut bytes = vec![0; len.min(MOST)];
-    let read = || read_conn(fd, &mut [IoSliceMut::new(&mut bytes)], flags & !libc::MSG_TRUNC);
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or(Some(Err(libc::EIO)))
+    read_conn(fd, &mut [IoSliceMut::new(&mut bytes)], flags & !libc::MSG_TRUNC)
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn recvfrom(
+pub(crate) unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
     buf: *mut c_void,
     len: size_t,
@@ -209,7 +261,11 @@ pub(crate) unsafe extern "C" fn recvfrom(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn recvmsg(
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> ssize_t {
     let read = or_real!(
         fd,
         buffers((*message).msg_iov, (*message).msg_iovlen),
@@ -224,7 +280,7 @@ pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
 
 /// As [`recvmsg`]: one message at a time, as the manual allows.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn recvmmsg(
+pub(crate) unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: u32,
@@ -247,9 +303,44 @@ pub(crate) unsafe extern "C" fn recvmmsg(
     }
 }
 
+/// A connection has no places: one that is none of a file, and -1, is where it stands.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn preadv2(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    if offset != -1 {
+        // SAFETY: the caller's promise is the same.
+        return unsafe { real::preadv2(fd, iov, count, offset, flags) };
+    }
+    let waits = if flags & libc::RWF_NOWAIT != 0 { MSG_DONTWAIT } else { 0 };
+    told(or_real!(
+        fd,
+        buffers(iov, count.max(0) as usize),
+        waits,
+        real::preadv2(fd, iov, count, offset, flags)
+    ))
+}
+
+/// Its name in programs for large files.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn preadv64v2(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the caller's promise is the same.
+    unsafe { preadv2(fd, iov, count, offset, flags) }
+}
+
 /// What programs call that were compiled with checks of buffers (`_FORTIFY_SOURCE`).
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn __read_chk(
+pub(crate) unsafe extern "C-unwind" fn __read_chk(
     fd: c_int,
     buf: *mut c_void,
     len: size_t,
@@ -261,7 +352,7 @@ pub(crate) unsafe extern "C" fn __read_chk(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn __recv_chk(
+pub(crate) unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
     buf: *mut c_void,
     len: size_t,
@@ -274,7 +365,7 @@ pub(crate) unsafe extern "C" fn __recv_chk(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn __recvfrom_chk(
+pub(crate) unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
     buf: *mut c_void,
     len: size_t,
@@ -294,6 +385,11 @@ pub(super) fn fits(len: usize, room: usize) {
         eprintln!("*** buffer overflow detected ***: {len} bytes into {room}");
         std::process::abort();
     }
+}
+
+/// How long a socket's reads wait at most.
+fn receive_timeout(fd: RawFd) -> Option<Duration> {
+    sockopt::socket_timeout(tcp::fd(fd), sockopt::Timeout::Recv).ok().flatten()
 }
 
 /// How long a socket's writes wait at most.

@@ -3,7 +3,6 @@
 use std::ffi::{c_int, c_void};
 use std::io::IoSlice;
 use std::os::fd::RawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use libc::{
     MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, POLLOUT, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr,
@@ -23,26 +22,13 @@ const PIECE_BYTES: usize = 64 << 10;
 fn write_conn(fd: RawFd, bufs: &mut [IoSlice<'_>], flags: c_int) -> Option<Result<usize, c_int>> {
     let all: usize = bufs.iter().map(|buf| buf.len()).sum();
     let (mut bufs, mut written, mut deadline) = (bufs, 0, None);
-    // More is to come: the kernel's TCP is told, a stream sends it all the same.
-    let known = SendFlags::from_bits_retain((flags & libc::MSG_MORE) as u32);
     loop {
         let Some(id) = fds::conn(fd) else { return rest(fd, bufs, flags, written) };
-        let mut world = world::lock();
-        if flags & MSG_OOB != 0 {
-            if world.may_stay(id, Why::OutOfBand, "") {
-                return None;
-            }
-            return Some(Err(libc::EOPNOTSUPP));
-        }
-        world.touch(id);
-        world.progress();
-        let Some(conn) = world.conn(id) else { return rest(fd, bufs, flags, written) };
-        let done = conn.write(bufs, known);
-        let is_short = !matches!(done, Done::Bytes(more) if written + more == all);
-        if is_short {
-            world.tried(id, false);
-        }
-        drop(world);
+        let done = match errno::guarded(|| Ok(try_write(id, bufs, all - written, flags))) {
+            Ok(Some(done)) => done,
+            Ok(None) => return rest(fd, bufs, flags, written),
+            Err(error) => Done::Failed(error),
+        };
         match done {
             Done::Bytes(more) => {
                 written += more;
@@ -73,6 +59,24 @@ fn write_conn(fd: RawFd, bufs: &mut [IoSlice<'_>], flags: c_int) -> Option<Resul
             }
         }
     }
+}
+
+/// Writes what there is room for, of so many bytes; none if the connection is the kernel's alone.
+fn try_write(id: u32, bufs: &[IoSlice<'_>], all: usize, flags: c_int) -> Option<Done> {
+    // More is to come: the kernel's TCP is told, a stream sends it all the same.
+    let known = SendFlags::from_bits_retain((flags & libc::MSG_MORE) as u32);
+    let mut world = world::lock();
+    if flags & MSG_OOB != 0 {
+        let stays = world.may_stay(id, Why::OutOfBand, "");
+        return (!stays).then_some(Done::Failed(libc::EOPNOTSUPP));
+    }
+    world.touch(id);
+    world.progress();
+    let done = world.conn(id)?.write(bufs, known);
+    if !matches!(done, Done::Bytes(written) if written == all) {
+        world.tried(id, false);
+    }
+    Some(done)
 }
 
 /// The connection became the kernel's alone in the middle of a call.
@@ -123,10 +127,8 @@ macro_rules! or_real {
         }
         // SAFETY: the manual's contract.
         let mut bufs = unsafe { $bufs };
-        match catch_unwind(AssertUnwindSafe(|| write_conn($fd, &mut bufs, $flags)))
-            .unwrap_or(Some(Err(libc::EIO)))
-        {
-            Some(result) => errno::told(|| result.map(|written| written as isize)),
+        match write_conn($fd, &mut bufs, $flags) {
+            Some(result) => errno::tell(result.map(|written| written as isize)),
             // SAFETY: as above.
             None => unsafe { $real },
         }
@@ -134,17 +136,60 @@ macro_rules! or_real {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn write(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+) -> ssize_t {
     or_real!(fd, [buffer(buf, len)], 0, real::write(fd, buf, len))
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn writev(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+) -> ssize_t {
     or_real!(fd, buffers(iov, count.max(0) as usize), 0, real::writev(fd, iov, count))
 }
 
+/// As `preadv2`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn send(
+pub(crate) unsafe extern "C-unwind" fn pwritev2(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    if offset != -1 {
+        // SAFETY: the caller's promise is the same.
+        return unsafe { real::pwritev2(fd, iov, count, offset, flags) };
+    }
+    let waits = if flags & libc::RWF_NOWAIT != 0 { MSG_DONTWAIT } else { 0 };
+    or_real!(
+        fd,
+        buffers(iov, count.max(0) as usize),
+        waits,
+        real::pwritev2(fd, iov, count, offset, flags)
+    )
+}
+
+/// Its name in programs for large files.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn pwritev64v2(
+    fd: c_int,
+    iov: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the caller's promise is the same.
+    unsafe { pwritev2(fd, iov, count, offset, flags) }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn send(
     fd: c_int,
     buf: *const c_void,
     len: size_t,
@@ -154,7 +199,7 @@ pub(crate) unsafe extern "C" fn send(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn sendto(
+pub(crate) unsafe extern "C-unwind" fn sendto(
     fd: c_int,
     buf: *const c_void,
     len: size_t,
@@ -166,7 +211,7 @@ pub(crate) unsafe extern "C" fn sendto(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn sendmsg(
+pub(crate) unsafe extern "C-unwind" fn sendmsg(
     fd: c_int,
     message: *const msghdr,
     flags: c_int,
@@ -206,7 +251,7 @@ unsafe fn passed(message: *const msghdr) {
 
 /// As [`sendmsg`]: one message at a time, as the manual allows.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn sendmmsg(
+pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: u32,
@@ -229,7 +274,7 @@ pub(crate) unsafe extern "C" fn sendmmsg(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn sendfile(
+pub(crate) unsafe extern "C-unwind" fn sendfile(
     to: c_int,
     from: c_int,
     offset: *mut off_t,
@@ -241,12 +286,12 @@ pub(crate) unsafe extern "C" fn sendfile(
     }
     // SAFETY: the manual's contract.
     let place = unsafe { offset.as_mut() };
-    errno::told(|| send_file(to, from, place, count).map(|sent| sent as isize))
+    errno::tell(send_file(to, from, place, count).map(|sent| sent as isize))
 }
 
 /// Its name in programs for large files.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn sendfile64(
+pub(crate) unsafe extern "C-unwind" fn sendfile64(
     to: c_int,
     from: c_int,
     offset: *mut off_t,
@@ -299,9 +344,9 @@ fn send_file(
     Ok(sent)
 }
 
-/// No pipe is joined to a stream; programs read and write instead.
+/// No pipe is joined to a stream; programs read and write instead. One that no stream carries yet stays with TCP.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn splice(
+pub(crate) unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_at: *mut i64,
     to: c_int,
@@ -309,8 +354,10 @@ pub(crate) unsafe extern "C" fn splice(
     len: size_t,
     flags: u32,
 ) -> ssize_t {
-    if fds::conn(from).is_some() || fds::conn(to).is_some() {
-        return errno::told(|| Err(libc::EINVAL));
+    let is_refused = |id| !world::lock().may_stay(id, Why::Spliced, "");
+    let ours = [from, to].into_iter().filter_map(fds::conn);
+    if errno::guarded(|| Ok(ours.filter(|id| is_refused(*id)).count())) != Ok(0) {
+        return errno::tell(Err(libc::EINVAL));
     }
     // SAFETY: the caller's promise is the same.
     unsafe { real::splice(from, from_at, to, to_at, len, flags) }

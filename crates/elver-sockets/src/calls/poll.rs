@@ -28,13 +28,11 @@ unsafe fn polls(
         // SAFETY: the caller's promise is the same.
         return unsafe { real::ppoll(fds, count, timeout, mask) };
     }
-    errno::told(|| {
-        // SAFETY: the manual's contract.
-        let at_most = unsafe { timeout.as_ref() }.map(duration).transpose()?;
-        let mut polled = Polled(all);
-        wait::until(&mut polled, wait::deadline(at_most), mask)?;
-        Ok(polled.told() as c_int)
-    })
+    // SAFETY: the manual's contract.
+    let at_most = unsafe { timeout.as_ref() }.map(duration).transpose();
+    let mut polled = Polled { all, tells_ends: true };
+    let told = at_most.and_then(|it| wait::until(&mut polled, wait::deadline(it), mask));
+    errno::tell(told.map(|_| polled.told() as c_int))
 }
 
 /// A time of the kernel's.
@@ -53,7 +51,11 @@ pub(super) fn milliseconds(timeout: c_int) -> Option<timespec> {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn poll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+) -> c_int {
     let time = milliseconds(timeout);
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: the caller's promise is the same.
@@ -61,7 +63,7 @@ pub(crate) unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn ppoll(
+pub(crate) unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
@@ -72,7 +74,7 @@ pub(crate) unsafe extern "C" fn ppoll(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn __poll_chk(
+pub(crate) unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: c_int,
@@ -84,7 +86,7 @@ pub(crate) unsafe extern "C" fn __poll_chk(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn __ppoll_chk(
+pub(crate) unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,

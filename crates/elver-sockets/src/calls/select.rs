@@ -64,7 +64,9 @@ unsafe fn selects(
             all.push(pollfd { fd, events, revents: 0 });
         }
     }
-    wait::until(&mut Polled(&mut all), wait::deadline(at_most), mask)?;
+    // An end that is not asked for is none of its sets'.
+    let mut polled = Polled { all: &mut all, tells_ends: false };
+    wait::until(&mut polled, wait::deadline(at_most), mask)?;
     if all.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
         return Err(libc::EBADF);
     }
@@ -106,7 +108,7 @@ fn whole(time: &timeval) -> timespec {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn select(
+pub(crate) unsafe extern "C-unwind" fn select(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -129,7 +131,7 @@ pub(crate) unsafe extern "C" fn select(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn pselect(
+pub(crate) unsafe extern "C-unwind" fn pselect(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -143,10 +145,8 @@ pub(crate) unsafe extern "C" fn pselect(
         // SAFETY: as above.
         return unsafe { real::pselect(count, read, write, except, timeout, mask) };
     }
-    errno::told(|| {
-        // SAFETY: as above.
-        let at_most = unsafe { timeout.as_ref() }.map(duration).transpose()?;
-        // SAFETY: as above.
-        unsafe { selects(count, sets, at_most, mask) }
-    })
+    // SAFETY: as above.
+    let at_most = unsafe { timeout.as_ref() }.map(duration).transpose();
+    // SAFETY: as above.
+    errno::tell(at_most.and_then(|at_most| unsafe { selects(count, sets, at_most, mask) }))
 }

@@ -12,7 +12,7 @@ use crate::tuple::{Side, Tuple};
 use crate::{errno, fds, real, tcp, world};
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn connect(
+pub(crate) unsafe extern "C-unwind" fn connect(
     fd: c_int,
     address: *const sockaddr,
     len: socklen_t,
@@ -75,7 +75,7 @@ fn accepted(fd: c_int) -> c_int {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn accept(
+pub(crate) unsafe extern "C-unwind" fn accept(
     fd: c_int,
     address: *mut sockaddr,
     len: *mut socklen_t,
@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn accept(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn accept4(
+pub(crate) unsafe extern "C-unwind" fn accept4(
     fd: c_int,
     address: *mut sockaddr,
     len: *mut socklen_t,
@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn accept4(
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let ended = fds::conn(fd).map(|id| {
         errno::told(|| {
             let how = match how {
@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 
 /// What the kernel puts above a connection, TLS above all, sees TCP's bytes alone.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn setsockopt(
+pub(crate) unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
     level: c_int,
     name: c_int,
@@ -132,26 +132,60 @@ pub(crate) unsafe extern "C" fn setsockopt(
     if level == libc::IPPROTO_TCP
         && name == libc::TCP_ULP
         && let Some(id) = fds::conn(fd)
-        && !world::lock().may_stay(id, Why::Protocol, "")
+        && errno::guarded(|| Ok(world::lock().may_stay(id, Why::Protocol, ""))) != Ok(true)
     {
-        return errno::told(|| Err(libc::EOPNOTSUPP));
+        return errno::tell(Err(libc::EOPNOTSUPP));
     }
     // SAFETY: the caller's promise is the same.
     unsafe { real::setsockopt(fd, level, name, value, len) }
 }
 
+/// The kernel knows nothing of what a stream failed with.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: usize) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    let told = unsafe { real::getsockopt(fd, level, name, value, len) };
+    if told == 0
+        && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some(id) = fds::conn(fd)
+    {
+        errno::beside(|| {
+            // SAFETY: the kernel has put a number there, of so many bytes.
+            let (error, len) = unsafe { (value.cast::<c_int>(), *len as usize) };
+            if len == size_of::<c_int>()
+                && let Some(failed) = world::lock().conn(id).and_then(|conn| conn.take_failure())
+            {
+                // SAFETY: as above.
+                unsafe { error.write_unaligned(failed) };
+            }
+        });
+    }
+    told
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn ioctl(
+    fd: c_int,
+    request: libc::c_ulong,
+    argument: usize,
+) -> c_int {
     if request == libc::FIONREAD
         && let Some(id) = fds::conn(fd)
-        && let Some(bytes) = world::lock().conn(id).and_then(|conn| conn.ready_bytes())
+        && let Ok(Some(bytes)) =
+            errno::guarded(|| Ok(world::lock().conn(id).and_then(|conn| conn.ready_bytes())))
     {
         // SAFETY: the manual's contract.
         if let Some(told) = unsafe { (argument as *mut c_int).as_mut() } {
             *told = c_int::try_from(bytes).unwrap_or(c_int::MAX);
             return 0;
         }
-        return errno::told(|| Err(libc::EFAULT));
+        return errno::tell(Err(libc::EFAULT));
     }
     // SAFETY: the caller's promise is the same.
     unsafe { real::ioctl(fd, request, argument) }
@@ -159,9 +193,9 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argumen
 
 /// The C library reads and writes a file of stdio by calls of its own.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+pub(crate) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     if let Some(id) = fds::conn(fd)
-        && !world::lock().may_stay(id, Why::Stdio, "")
+        && errno::guarded(|| Ok(world::lock().may_stay(id, Why::Stdio, ""))) != Ok(true)
     {
         errno::set(libc::EOPNOTSUPP);
         return std::ptr::null_mut();

@@ -33,14 +33,14 @@ fn copied(from: c_int, to: c_int) -> c_int {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     closing(fd);
     // SAFETY: the caller's promise is the same.
     unsafe { real::close(fd) }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     if flags as u32 & libc::CLOSE_RANGE_CLOEXEC == 0 {
         (first..=last.min(fds::LAST)).for_each(|fd| closing(fd as c_int));
     }
@@ -49,19 +49,19 @@ pub(crate) unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int)
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn closefrom(first: c_int) {
+pub(crate) unsafe extern "C-unwind" fn closefrom(first: c_int) {
     // SAFETY: as above.
     unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn dup(fd: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the caller's promise is the same.
     copied(fd, unsafe { real::dup(fd) })
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     if fd != to && real_fd(fd) {
         closing(to);
     }
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     if fd != to && real_fd(fd) {
         closing(to);
     }
@@ -93,12 +93,16 @@ fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     control(fd, command, argument)
 }
 
 /// The name of `fcntl` in programs for large files.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn fcntl64(
+    fd: c_int,
+    command: c_int,
+    argument: usize,
+) -> c_int {
     control(fd, command, argument)
 }

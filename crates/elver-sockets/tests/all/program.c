@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -303,6 +305,27 @@ static double now(void) {
     return at.tv_sec + at.tv_nsec / 1e9;
 }
 
+// Until a thread sleeps.
+static void await_sleep(int tid) {
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+    for (int round = 0; round < 10000; round++) {
+        FILE *stat = fopen(path, "r");
+        CHECK(stat && fgets(line, sizeof line, stat));
+        fclose(stat);
+        char *state = strrchr(line, ')');
+        if (state && state[2] == 'S') return;
+        usleep(1000);
+    }
+    CHECK(!"the thread sleeps");
+}
+
+static void *writes_later(void *fd) {
+    await_sleep(getpid());
+    write_all(*(int *)fd, "ghijkl", 6);
+    return NULL;
+}
+
 // What a socket must do, against a server that gives back what it gets.
 static int behaves(int port) {
     char buf[300000], big[300000];
@@ -312,9 +335,20 @@ static int behaves(int port) {
     write_all(fd, "abcdef", 6);
     wait_in_poll(fd, POLLIN);
     CHECK(recv(fd, buf, 3, MSG_PEEK) == 3 && !memcmp(buf, "abc", 3));
-    CHECK(recv(fd, buf, 6, MSG_PEEK | MSG_WAITALL) >= 3 && !memcmp(buf, "abc", 3));
-    CHECK(ioctl(fd, FIONREAD, &bytes) == 0 && bytes == 6);
-    CHECK(recv(fd, buf, 6, MSG_WAITALL) == 6 && !memcmp(buf, "abcdef", 6));
+    // Also all of them, of which the second half comes later; it may be short if the time passes.
+    pthread_t later;
+    CHECK(pthread_create(&later, NULL, writes_later, &fd) == 0);
+    CHECK(recv(fd, buf, 12, MSG_PEEK | MSG_WAITALL) == 12 && !memcmp(buf, "abcdefghijkl", 12));
+    CHECK(pthread_join(later, NULL) == 0);
+    CHECK(recv(fd, buf, 13, MSG_PEEK | MSG_WAITALL | MSG_DONTWAIT) == 12);
+    CHECK(ioctl(fd, FIONREAD, &bytes) == 0 && bytes == 12);
+    CHECK(recv(fd, buf, 12, MSG_WAITALL) == 12 && !memcmp(buf, "abcdefghijkl", 12));
+    // Calls that have a place of a file, where it is none.
+    struct iovec place = {"place", 5}, placed = {buf, 5};
+    CHECK(pwritev2(fd, &place, 1, -1, 0) == 5 && pwritev2(fd, &place, 1, 0, 0) == -1 && errno == ESPIPE);
+    wait_in_poll(fd, POLLIN);
+    CHECK(preadv2(fd, &placed, 1, -1, 0) == 5 && !memcmp(buf, "place", 5));
+    CHECK(preadv2(fd, &placed, 1, -1, RWF_NOWAIT) == -1 && errno == EAGAIN);
     // Bytes that nobody wants need no buffer.
     write_all(fd, "unwanted", 8);
     CHECK(recv(fd, NULL, 6, MSG_TRUNC | MSG_WAITALL) == 6 && recv(fd, buf, 2, MSG_WAITALL) == 2 && !memcmp(buf, "ed", 2));
@@ -417,21 +451,6 @@ static void *waits_for_edges(void *of) {
     return NULL;
 }
 
-// Until a thread sleeps.
-static void await_sleep(int tid) {
-    char path[64], line[256];
-    snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
-    for (int round = 0; round < 10000; round++) {
-        FILE *stat = fopen(path, "r");
-        CHECK(stat && fgets(line, sizeof line, stat));
-        fclose(stat);
-        char *state = strrchr(line, ')');
-        if (state && state[2] == 'S') return;
-        usleep(1000);
-    }
-    CHECK(!"the thread sleeps");
-}
-
 // What runtimes do with epolls, against a server that gives back what it gets.
 static int watches(int port) {
     char byte;
@@ -475,6 +494,7 @@ static int watches(int port) {
     CHECK(read(fd, &byte, 1) == -1 && errno == EAGAIN);
     CHECK(write(fd, "5", 1) == 1);
     CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(read(fd, &byte, 1) == 1 && byte == '5');
     // What the kernel told of once is not told of again by a stream that takes over.
     CHECK(close(fd) == 0);
     fd = connects(port);
@@ -489,6 +509,286 @@ static int watches(int port) {
     struct timeval time = {0, 1000001};
     CHECK(select(0, NULL, NULL, NULL, &time) == 0);
     return close(fd);
+}
+
+// Two threads that wait in one epoll before it has a connection of a stream: each is told, while the other does not come back.
+struct pool {
+    int epoll;
+    _Atomic int told[FDS], waits[2];
+};
+
+static void *serves_one(void *of) {
+    struct pool *pool = of;
+    struct epoll_event event;
+    static _Atomic int number;
+    pool->waits[number++] = gettid();
+    int count = epoll_wait(pool->epoll, &event, 1, 10000);
+    CHECK(count == 1);
+    pool->told[event.data.fd]++;
+    // Until the other one has been told as well.
+    for (int round = 0; round < 10000; round++) {
+        int all = 0;
+        for (int fd = 0; fd < FDS; fd++) all += pool->told[fd];
+        if (all == 2) return NULL;
+        usleep(1000);
+    }
+    CHECK(!"both are told");
+    return NULL;
+}
+
+static int pools(int port) {
+    static struct pool pool;
+    int one = connects(port), other = connects(port);
+    await_carried_ends(one, 2);
+    await_carried_ends(other, 4);
+    pool.epoll = epoll_create1(0);
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        CHECK(pthread_create(&threads[i], NULL, serves_one, &pool) == 0);
+        while (!pool.waits[i]) usleep(1000);
+        await_sleep(pool.waits[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        int fd = i ? other : one;
+        struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.fd = fd};
+        CHECK(epoll_ctl(pool.epoll, EPOLL_CTL_ADD, fd, &event) == 0);
+    }
+    write_all(one, "1", 1);
+    while (!pool.told[one]) usleep(1000);
+    write_all(other, "2", 1);
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(pool.told[one] == 1 && pool.told[other] == 1);
+    char byte;
+    read_all(one, &byte, 1);
+    read_all(other, &byte, 1);
+    return close(one) | close(other);
+}
+
+// ---- what a socket says of how its connection ends, by TCP and by a stream alike
+
+static int carries, pairs;
+
+static void pair(int listener, int port, int *here, int *there) {
+    char byte = 1;
+    *here = connects(port);
+    *there = accept(listener, NULL, NULL);
+    CHECK(*there >= 0);
+    pairs++;
+    for (int round = 0; round < 100000; round++) {
+        write_all(*here, &byte, 1);
+        read_all(*there, &byte, 1);
+        write_all(*there, &byte, 1);
+        read_all(*here, &byte, 1);
+        if (!carries) return;
+        FILE *log = fopen(getenv("ELVER_STREAMS_LOG"), "r");
+        int said = 0;
+        char line[512];
+        while (log && fgets(line, sizeof line, log)) said += strstr(line, "by a stream") != NULL;
+        if (log) fclose(log);
+        if (said >= 2 * pairs) return;
+    }
+    CHECK(!"it is carried");
+}
+
+// Until these events hold.
+static void settle(int fd, int wanted) {
+    for (int round = 0; round < 5000; round++) {
+        struct pollfd entry = {fd, wanted, 0};
+        CHECK(poll(&entry, 1, 100) >= 0);
+        if ((entry.revents & wanted) == wanted) return;
+        usleep(1000);
+    }
+    printf(" [never %x]", wanted);
+}
+
+static void polled(int fd) {
+    static const int asked[] = {0, POLLIN, POLLOUT, POLLRDHUP, POLLIN | POLLOUT | POLLRDHUP | POLLPRI | POLLRDNORM | POLLWRNORM};
+    printf(" poll");
+    for (int i = 0; i < 5; i++) {
+        struct pollfd entry = {fd, asked[i], 0};
+        int count = poll(&entry, 1, 0);
+        printf(" %d:%x", count, entry.revents);
+    }
+    printf(" epoll");
+    for (int i = 0; i < 5; i++) {
+        int epoll = epoll_create1(0);
+        struct epoll_event event = {.events = asked[i], .data.u64 = 7};
+        CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0);
+        event.events = 0;
+        int count = epoll_wait(epoll, &event, 1, 0);
+        printf(" %d:%x", count, count ? event.events : 0);
+        CHECK(close(epoll) == 0);
+    }
+    fd_set sets[3];
+    for (int i = 0; i < 3; i++) {
+        FD_ZERO(&sets[i]);
+        FD_SET(fd, &sets[i]);
+    }
+    struct timeval now = {0, 0};
+    int count = select(fd + 1, &sets[0], &sets[1], &sets[2], &now), bytes = -1;
+    printf(" select %d:%d%d%d", count, FD_ISSET(fd, &sets[0]), FD_ISSET(fd, &sets[1]), FD_ISSET(fd, &sets[2]));
+    CHECK(ioctl(fd, FIONREAD, &bytes) == 0);
+    printf(" unread %d\n", bytes);
+}
+
+static void says(const char *what, int result) {
+    if (result < 0) printf(" %s:%s", what, strerrorname_np(errno));
+    else printf(" %s:%d", what, result);
+}
+
+// What is asked of an end, a letter each.
+static void asks(int fd, const char *all) {
+    char buf[8];
+    for (const char *one = all; *one; one++) {
+        int error = 0;
+        socklen_t len = sizeof error;
+        switch (*one) {
+        case 'p': polled(fd); break;
+        case 'r': says("recv", recv(fd, buf, sizeof buf, MSG_DONTWAIT)); break;
+        case 'k': says("peek", recv(fd, buf, sizeof buf, MSG_DONTWAIT | MSG_PEEK)); break;
+        case 'w': says("send", send(fd, "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL)); break;
+        case 's': says("shut", shutdown(fd, SHUT_WR)); break;
+        case 'e':
+            CHECK(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0);
+            printf(" error:%s", error ? strerrorname_np(error) : "0");
+        }
+    }
+}
+
+// Does something to an end: written (5 bytes), closed, closed without mercy, and directions shut.
+static void does(int *fd, char what) {
+    struct linger none = {1, 0};
+    switch (what) {
+    case 'b': write_all(*fd, "bytes", 5); break;
+    case 'R': CHECK(shutdown(*fd, SHUT_RD) == 0); break;
+    case 'W': CHECK(shutdown(*fd, SHUT_WR) == 0); break;
+    case 'B': CHECK(shutdown(*fd, SHUT_RDWR) == 0); break;
+    case 'A': CHECK(setsockopt(*fd, SOL_SOCKET, SO_LINGER, &none, sizeof none) == 0); // and
+    case 'C':
+        CHECK(close(*fd) == 0);
+        *fd = -1;
+    }
+}
+
+static int compares(int port, int carried) {
+    // What the peer does (with a dash before it: what this end does), what then holds, and what is asked.
+    static const struct { const char *done; int holds; const char *asked; } cases[] = {
+        {"", POLLOUT, "perkwrp"},
+        {"b", POLLIN, "pkrrp"},
+        {"W", POLLRDHUP, "perrwp"},
+        {"bW", POLLRDHUP | POLLIN, "pkrrrp"},
+        {"-W", POLLOUT, "perwsp"},
+        {"-WW", POLLHUP, "perrwp"},
+        {"W-W", POLLHUP, "perrwp"},
+        {"bW-W", POLLHUP, "prrrp"},
+        {"-R", POLLRDHUP, "perrwp"},
+        {"b-R", POLLRDHUP | POLLIN, "pkrrp"},
+        {"-B", POLLHUP, "perrwp"},
+        {"C", POLLRDHUP, "perrp"},
+        {"bC", POLLRDHUP | POLLIN, "perrp"},
+        {"-WC", POLLHUP, "perrwp"},
+        {"A", POLLERR, "prrwwp"},
+        {"A", POLLERR, "peerrwp"},
+        {"A", POLLERR, "pwwrp"},
+        {"A", POLLERR, "psp"},
+        {"bA", POLLERR, "pkrrrwp"},
+        {"-bC", POLLERR, "prrwp"},
+        {"-bW", POLLRDHUP, "prp"},
+        {"-bB", POLLRDHUP, "prp"},
+    };
+    int listener = listens(port);
+    carries = carried;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int here, there, epoll = epoll_create1(0), own = 0;
+        pair(listener, port, &here, &there);
+        struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.u64 = 7};
+        CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, here, &event) == 0);
+        CHECK(epoll_wait(epoll, &event, 1, 0) == 0);
+        printf("%s %s", cases[i].done, cases[i].asked);
+        for (const char *what = cases[i].done; *what; what++) {
+            if (*what == '-') {
+                own = 1;
+                continue;
+            }
+            does(own ? &here : &there, *what);
+            // It has arrived before the next thing is done.
+            if (*what == 'b') settle(own ? there : here, POLLIN);
+            own = 0;
+        }
+        settle(here, cases[i].holds);
+        event.events = 0;
+        int count = epoll_wait(epoll, &event, 1, 0);
+        printf(" edge %d:%x", count, count ? event.events : 0);
+        count = epoll_wait(epoll, &event, 1, 0);
+        printf(" %d:%x", count, count ? event.events : 0);
+        asks(here, cases[i].asked);
+        close(here);
+        close(there);
+        close(epoll);
+    }
+    return 0;
+}
+
+// ---- threads that are cancelled, and calls that are jumped out of
+
+static int idle_pipe[2], idle_epoll, idle_socket;
+static _Atomic int idle_thread;
+
+static void *idles(void *how) {
+    char byte;
+    struct pollfd entry = {idle_pipe[0], POLLIN, 0};
+    struct epoll_event event;
+    idle_thread = gettid();
+    switch ((long)how) {
+    case 0: CHECK(read(idle_pipe[0], &byte, 1) < 0); break;
+    case 1: CHECK(poll(&entry, 1, -1) < 0); break;
+    case 2: CHECK(epoll_wait(idle_epoll, &event, 1, -1) < 0); break;
+    case 3: CHECK(accept(idle_socket, NULL, NULL) < 0); break;
+    case 4: CHECK(recv(idle_socket, &byte, 1, 0) < 0); break;
+    case 5: CHECK(select(0, NULL, NULL, NULL, NULL) < 0); break;
+    }
+    return NULL;
+}
+
+static void cancel_idle(long how) {
+    pthread_t thread;
+    void *result;
+    idle_thread = 0;
+    CHECK(pthread_create(&thread, NULL, idles, (void *)how) == 0);
+    while (!idle_thread) usleep(1000);
+    await_sleep(idle_thread);
+    CHECK(pthread_cancel(thread) == 0);
+    CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+    fprintf(stderr, "cancelled %ld\n", how);
+}
+
+static sigjmp_buf back;
+static void jumps(int signal) { siglongjmp(back, signal); }
+
+// Ends threads in calls that wait: of what is the kernel's, and of a connection that is carried.
+static int cancels(int port) {
+    char byte;
+    CHECK(pipe(idle_pipe) == 0);
+    idle_epoll = epoll_create1(0);
+    idle_socket = listens(0);
+    for (long how = 0; how < 4; how++) cancel_idle(how);
+    cancel_idle(5);
+    idle_socket = connects(port);
+    await_carried(idle_socket);
+    cancel_idle(4);
+    // What was left is nothing that others wait for.
+    write_all(idle_socket, "1", 1);
+    read_all(idle_socket, &byte, 1);
+    signal(SIGALRM, jumps);
+    if (!sigsetjmp(back, 1)) {
+        struct itimerval soon = {{0, 0}, {0, 100000}};
+        CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+        read(idle_socket, &byte, 1);
+        CHECK(!"it comes back");
+    }
+    write_all(idle_socket, "2", 1);
+    read_all(idle_socket, &byte, 1);
+    return close(idle_socket);
 }
 
 static void ends(int signal) { _exit(signal == SIGSEGV ? 0 : 1); }
@@ -644,6 +944,9 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "serve")) return serves(argv[3], port, atoi(argv[4]));
     if (!strcmp(argv[1], "behave")) return behaves(port);
     if (!strcmp(argv[1], "watch")) return watches(port);
+    if (!strcmp(argv[1], "pool")) return pools(port);
+    if (!strcmp(argv[1], "compare")) return compares(port, !strcmp(argv[3], "carried"));
+    if (!strcmp(argv[1], "cancel")) return cancels(port);
     if (!strcmp(argv[1], "crash")) return crashes(port);
     if (!strcmp(argv[1], "read-all")) return reads_all(port);
     if (!strcmp(argv[1], "bereaved")) return bereaved(port);

@@ -81,6 +81,42 @@ fn an_epoll_is_one() {
     assert_eq!(host.lines(" ended: "), 8, "{}", host.log());
 }
 
+/// Of threads that wait in an epoll already when it has its first connection, one was told, and the others never.
+#[test]
+fn all_who_wait_in_an_epoll_are_told() {
+    let (host, port) = (Host::new(20), port());
+    let (program, at) = (program(), number(port.into()));
+    let server = host.serve(&[&program, "serve", &at, "threads", "2"], port);
+    host.run(&[&program, "pool", &at]);
+    server.ends();
+}
+
+/// Shut, closed and reset by either end, with bytes that were not read and without: `poll`, `epoll`, `select`, reads, writes
+/// and `SO_ERROR` say the same by TCP and by a stream.
+#[test]
+fn ends_are_told_as_tcp_tells_them() {
+    let host = Host::new(21);
+    let (program, at) = (program(), number(port().into()));
+    let plain = host.plain(&[&program, "compare", &at, "plain"]).output().unwrap();
+    let plain = succeeded("by TCP", &plain);
+    let carried = host.run(&[&program, "compare", &at, "carried"]);
+    for (carried, plain) in carried.lines().zip(plain.lines()) {
+        assert_eq!(carried, plain);
+    }
+    assert_eq!(carried, plain);
+    assert!(plain.lines().count() > 40);
+}
+
+/// A thread that ends in a call leaves nothing that others wait for, nor does who jumps out of one.
+#[test]
+fn calls_that_wait_may_be_left() {
+    let (host, port) = (Host::new(22), port());
+    let (program, at) = (program(), number(port.into()));
+    let server = host.serve(&[&program, "serve", &at, "threads", "1"], port);
+    host.run(&[&program, "cancel", &at]);
+    server.ends();
+}
+
 /// A handler may end the process whatever it interrupted, and the peer hears of it: a byte that was not read resets.
 #[test]
 fn who_ends_in_the_handler_of_a_signal_ends() {

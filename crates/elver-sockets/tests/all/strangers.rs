@@ -1,12 +1,16 @@
 //! Those who are no end of a connection, and would be.
 
 use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::Child;
+use std::time::{Duration, Instant};
 
 use elver::Session;
 use elver_stream::{Connecting, Options};
-use elver_testkit::{WAIT, is_root};
+use elver_testkit::{WAIT, is_root, wait_for};
 
 use crate::common::{Host, port, program, succeeded};
 
@@ -124,4 +128,109 @@ fn a_stream_of_no_connection_is_refused() {
     server.ends();
     assert_eq!(host.lines("a stream of no connection was refused"), 1, "{}", host.log());
     assert_eq!(host.lines("by a stream from here on"), 4, "{}", host.log());
+}
+
+/// The other end of a connection, of which a process with the library thinks that it may come by a stream: it was made an
+/// offer. Its name, and the TCP connection.
+fn offered(port: u16) -> (TcpStream, UnixDatagram) {
+    let mut tcp = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let tuple = format!("{}-{}", tcp.local_addr().unwrap(), tcp.peer_addr().unwrap());
+    let at =
+        |end: &str| SocketAddr::from_abstract_name(format!("elver-tcp/{end}/{tuple}")).unwrap();
+    let name = UnixDatagram::bind_addr(&at("connected")).unwrap();
+    name.set_nonblocking(true).unwrap();
+    tcp.write_all(b"?").unwrap();
+    tcp.read_exact(&mut [0]).unwrap();
+    wait_for("an offer", || {
+        // The other end answers whom it has connected to, behind the first one.
+        let _ = name.send_to_addr(b"ELVTCP\x01\x01", &at("accepted"));
+        let mut heard = [0; 100];
+        (name.recv(&mut heard).is_ok_and(|len| len > 8)).then_some(())
+    });
+    (tcp, name)
+}
+
+/// TCP's end is kept from a reader as long as more may come by a stream. Who waits for edges was told of it then, and is
+/// told once more when none comes.
+#[test]
+fn an_end_that_was_kept_is_told() {
+    let (host, port) = (Host::new(45), port());
+    let (program, at) = (program(), port.to_string());
+    let server = host.serve(&[&program, "serve", &at, "edge", "2"], port);
+    let first = ping(&host, [port, 0], true);
+    let session = Session::connect(host.node_path()).unwrap();
+    let taken_at = host.stream_port(&server.process());
+    // One who says nothing might be of any connection.
+    let silent = Connecting::start(&session, session.gid(), taken_at, Options::default()).unwrap();
+    let (mut tcp, _name) = offered(port);
+    let silent = silent.wait(WAIT).unwrap();
+    tcp.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(tcp.read(&mut [0; 8]).unwrap(), 0);
+    succeeded("the client", &first.wait_with_output().unwrap());
+    server.ends();
+    drop(silent);
+}
+
+/// Whoever goes on connecting streams that say nothing keeps nobody's end: those that come when an offer is void are none
+/// of that connection's.
+#[test]
+fn an_end_is_kept_for_a_time_only() {
+    let (host, port) = (Host::new(46), port());
+    let (program, at) = (program(), port.to_string());
+    let server = host.serve(&[&program, "serve", &at, "poll", "2"], port);
+    let first = ping(&host, [port, 0], true);
+    let session = Session::connect(host.node_path()).unwrap();
+    let taken_at = host.stream_port(&server.process());
+    let connect = || Connecting::start(&session, session.gid(), taken_at, Options::default());
+    let mut silent = vec![(Instant::now(), connect().unwrap().wait(WAIT).unwrap())];
+    let (mut tcp, _name) = offered(port);
+    tcp.shutdown(Shutdown::Write).unwrap();
+    tcp.set_nonblocking(true).unwrap();
+    wait_for("the end", || {
+        // Another one long before the one before it is dropped.
+        let (last, _) = silent.last().unwrap();
+        if last.elapsed() > Duration::from_millis(400)
+            && let Ok(stream) = connect().and_then(|it| it.wait(WAIT))
+        {
+            silent.push((Instant::now(), stream));
+        }
+        silent.retain(|(since, _)| since.elapsed() < Duration::from_secs(4));
+        (tcp.read(&mut [0; 8]).is_ok_and(|read| read == 0)).then_some(())
+    });
+    succeeded("the client", &first.wait_with_output().unwrap());
+    server.ends();
+}
+
+/// A peer that offers a stream for ever, at a port that nobody answers at, is not waited for so long.
+#[test]
+fn an_offer_is_not_believed_for_longer_than_offers_stand() {
+    let host = Host::new(47);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let session = Session::connect(host.node_path()).unwrap();
+    let vqp = session.create_vqp(elver::VqpOptions::default()).unwrap();
+    let bound = vqp.qbind(0).unwrap();
+    let program = program();
+    let mut client = host.command(&[&program, "ping", &port.to_string(), "2500"]).spawn().unwrap();
+    let (mut tcp, _) = listener.accept().unwrap();
+    let tuple = format!("{}-{}", tcp.peer_addr().unwrap(), tcp.local_addr().unwrap());
+    let at =
+        |end: &str| SocketAddr::from_abstract_name(format!("elver-tcp/{end}/{tuple}")).unwrap();
+    let name = UnixDatagram::bind_addr(&at("accepted")).unwrap();
+    let mut offer = b"ELVTCP\x01\x02".to_vec();
+    offer.extend_from_slice(&session.gid().0);
+    offer.extend_from_slice(&bound.to_le_bytes());
+    offer.extend_from_slice(&[7; 16]);
+    offer.extend_from_slice(&u64::MAX.to_le_bytes());
+    tcp.set_nonblocking(true).unwrap();
+    wait_for("the client to give it up", || {
+        let mut byte = [0];
+        if tcp.read(&mut byte).is_ok_and(|read| read == 1) {
+            tcp.write_all(&byte).unwrap();
+        }
+        let _ = name.send_to_addr(&offer, &at("connected"));
+        (host.lines("did not come in time") > 0).then_some(())
+    });
+    client.kill().unwrap();
+    client.wait().unwrap();
 }
