@@ -62,7 +62,7 @@ pub const WRITES_MAX: usize = 3;
 
 /// How long room below is waited for by who would have to come back otherwise. An honest peer's node makes some within
 /// microseconds, or as soon as it runs; one that lets nothing through may keep a thread no longer.
-pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(100);
+pub(crate) const ROOM_WAIT: Duration = Duration::from_millis(20);
 
 /// A word that the peer writes: each has a cache line of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

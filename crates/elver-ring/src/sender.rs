@@ -134,7 +134,7 @@ impl<C: Carrier> Sender<C> {
     }
 
     /// Sends what is in the ring now, without waiting for a batch to be full. If the peer lets nothing through, it
-    /// goes out later, by any call that polls: for that alone nobody is kept here longer than a tenth of a second.
+    /// goes out later, by any call that polls: for that alone nobody is kept here longer than 20 ms.
     ///
     /// # Errors
     /// [`Error::Fault`] and [`Error::Carrier`].

@@ -117,6 +117,8 @@ pub(crate) struct Shared {
     probed: Cell<Instant>,
     /// The completion that the VQP failed with.
     failed: Cell<Option<Wc>>,
+    /// Dropped, it waits for nothing.
+    hurries: Cell<bool>,
 }
 
 /// What a WR was for: the lowest bits of its `wr_id`, above which its number stands.
@@ -172,6 +174,7 @@ impl Wire {
             looks: Cell::new(0),
             probed: Cell::new(Instant::now()),
             failed: Cell::new(None),
+            hurries: Cell::new(false),
         }))
     }
 
@@ -208,6 +211,18 @@ impl Wire {
     /// Times that this end told the peer that it sleeps.
     pub fn naps(&self) -> u64 {
         self.0.nap.get()
+    }
+
+    /// For who drops it last and waits for nothing: whether all that was posted has arrived, as far as it will. Until
+    /// then the VQP stands, and dropped before, it goes at once.
+    pub fn is_settled(&self) -> bool {
+        let shared = &*self.0;
+        shared.hurries.set(true);
+        if shared.signalled.get() < shared.posted.get() {
+            // Signalled, and no news for the peer.
+            let _ = shared.post(&[], Some(shared.nap.get()));
+        }
+        shared.poll().is_err() || shared.completed.get() == shared.posted.get()
     }
 
     /// What it did beside carrying.
@@ -551,6 +566,9 @@ impl Drop for Shared {
     fn drop(&mut self) {
         if let Some(inbox) = &self.inbox {
             inbox.forget(self.vqp.id());
+        }
+        if self.hurries.get() {
+            return;
         }
         // Signalled, and no news for the peer.
         let told = self.poll().and_then(|()| self.post(&[], Some(self.nap.get())));

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::BorrowedFd;
 
-use elver_stream::{Interest, Shutdown, Stream};
+use elver_stream::{Closing, Interest, Shutdown, Stream};
 use libc::{POLLERR, POLLHUP, POLLRDHUP};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::RecvFlags;
@@ -320,9 +320,9 @@ impl Carried {
         !self.peeked.is_empty() || self.look_ahead(1).is_ok_and(|read| read > 0)
     }
 
-    /// The peer hears a reset.
-    pub(crate) fn abort(self) {
-        self.stream.abort();
+    /// Ends it, or has the peer hear a reset.
+    pub(crate) fn close(self, resets: bool) -> Closing {
+        if resets { self.stream.abort() } else { self.stream.close() }
     }
 
     /// Ends directions, as `shutdown`.

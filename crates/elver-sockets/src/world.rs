@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use elver_stream::Interest;
+use elver_stream::{Closing, Interest};
 use libc::epoll_event;
 use rustix::net::RecvFlags;
 
@@ -33,6 +33,9 @@ const TURNS_PER_KERNEL: u32 = 8;
 /// The longest sleeps: of those who have nothing to wait for here, and while ends have not agreed.
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 const UNDECIDED: Duration = Duration::from_millis(100);
+/// How long what was written before the end of a stream may take to be on its way: at once, and beside other calls.
+const CLOSING_FIRST: Duration = Duration::from_millis(2);
+const CLOSING: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
 pub(crate) struct World {
@@ -51,6 +54,8 @@ pub(crate) struct World {
     /// The session was disarmed while others sleep.
     pub(crate) unarmed: bool,
     pub(crate) counts: Counts,
+    /// Streams that have ended, of which not all is on its way, and since when.
+    closing: Vec<(Closing, Instant)>,
     /// Times that an epoll had something of streams.
     turns: u32,
     process: u32,
@@ -292,10 +297,21 @@ impl World {
     /// A connection's last descriptor is about to be closed.
     fn end(&mut self, id: u32) {
         let resets = self.conns.get_mut(&id).is_some_and(Conn::ends_in_reset);
-        let conn = self.remove(id);
-        if let Some(Conn { phase: Phase::Carried(carried), .. }) = conn.filter(|_| resets) {
-            carried.abort();
+        let Some(Conn { phase: Phase::Carried(carried), .. }) = self.remove(id) else { return };
+        let (mut closing, since) = (carried.close(resets), Instant::now());
+        // A peer that lets nothing through keeps nobody for longer.
+        while !closing.poll() {
+            if since.elapsed() > CLOSING_FIRST {
+                self.closing.push((closing, since));
+                return;
+            }
+            std::thread::yield_now();
         }
+    }
+
+    /// Lets go of streams that have ended, when all is on its way, or when that takes too long.
+    fn let_go(&mut self) {
+        self.closing.retain_mut(|(closing, since)| !closing.poll() && since.elapsed() < CLOSING);
     }
 
     fn remove(&mut self, id: u32) -> Option<Conn> {
@@ -354,6 +370,9 @@ impl World {
 
     /// Goes on with what was not agreed yet.
     pub(crate) fn progress(&mut self) {
+        if !self.closing.is_empty() {
+            self.let_go();
+        }
         if self.undecided.is_empty() && !self.link.as_ref().is_some_and(Link::has_pending) {
             return;
         }
@@ -571,7 +590,7 @@ impl World {
         for (id, interest) in watched {
             at_most = at_most.min(self.conns.get(id)?.arm(*interest)?);
         }
-        if self.has_undecided() {
+        if self.has_undecided() || !self.closing.is_empty() {
             at_most = at_most.min(UNDECIDED);
         }
         let Some(link) = &self.link else { return Some(at_most) };
@@ -633,6 +652,10 @@ impl World {
         let carried = |(id, conn): (&u32, &Conn)| conn.carried().map(|_| *id);
         let carried: Vec<u32> = self.conns.iter().filter_map(carried).collect();
         carried.into_iter().for_each(|id| self.end(id));
+        while !self.closing.is_empty() {
+            self.let_go();
+            std::thread::yield_now();
+        }
         std::mem::take(&mut self.counts).tell();
     }
 }

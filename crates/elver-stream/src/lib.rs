@@ -100,7 +100,7 @@ pub use listener::Listener;
 pub use options::{ListenerOptions, Options};
 pub use state::StreamCounters;
 pub use std::net::Shutdown;
-pub use stream::{Connecting, Interest, Stream};
+pub use stream::{Closing, Connecting, Interest, Stream};
 #[cfg(feature = "tokio")]
 pub use tasks::AsyncStream;
 

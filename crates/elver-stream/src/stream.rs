@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use elver::{Gid, Session};
-use elver_ring::{Ends, Error};
+use elver_ring::{Ends, Error, Wire};
 
 use crate::error;
 use crate::state::State;
@@ -163,10 +163,19 @@ impl Stream {
         self.state().has_peer_ended().map_err(error::of)
     }
 
+    /// As dropping it, but without waiting until what was written is on its way, for which a stream that is dropped waits
+    /// up to a quarter of a second.
+    pub fn close(self) -> Closing {
+        let wire = self.state().wire().clone();
+        drop(self);
+        Closing(wire)
+    }
+
     /// Ends both directions without the word that each is ended: the peer reads what has arrived, and then hears
-    /// `ConnectionReset`, within a second, as from an end that died.
-    pub fn abort(self) {
+    /// `ConnectionReset`, within a second of when this is dropped, as from an end that died.
+    pub fn abort(self) -> Closing {
         self.state().abandon();
+        self.close()
     }
 
     /// Ends writing, and waits until the peer has read everything, at most so long.
@@ -210,7 +219,7 @@ impl Stream {
     }
 
     #[cfg(feature = "tokio")]
-    pub(crate) fn wire(&self) -> elver_ring::Wire {
+    pub(crate) fn wire(&self) -> Wire {
         self.state().wire().clone()
     }
 
@@ -354,6 +363,22 @@ impl fmt::Debug for Stream {
             .field("vqp", &vqp)
             .field("port", &self.port)
             .finish_non_exhaustive()
+    }
+}
+
+/// A stream that ends. Dropped, what is not on its way is lost, and the peer may hear of a reset.
+pub struct Closing(Wire);
+
+impl Closing {
+    /// Whether all is on its way, or never will be.
+    pub fn poll(&mut self) -> bool {
+        self.0.is_settled()
+    }
+}
+
+impl fmt::Debug for Closing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Closing").field(&self.0).finish()
     }
 }
 

@@ -6,6 +6,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc;
 use std::time::Instant;
 
+use elver_testkit::wait_for;
+
 use crate::common::{SMALL, TestNode, WAIT, config, session_at};
 use elver::{
     AccessFlags, Completed, Gid, Mr, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
@@ -251,6 +253,36 @@ fn a_head_that_cannot_be_ends_the_stream() {
             assert_eq!(refused.kind(), ErrorKind::InvalidData, "{refused}");
             assert_eq!(stream.counters().sent.faults, 1);
             assert!(stream.counters().bytes_written <= 8 * 64);
+        },
+    );
+}
+
+/// A peer that asks to be woken and takes no waking holds up what is behind that one, and nobody who closes without waiting.
+#[test]
+fn a_peer_that_takes_no_waking_keeps_nobody_who_closes() {
+    let (closed, is_closed) = mpsc::channel::<()>();
+    beside(
+        56,
+        move |raw| {
+            raw.write(raw.peer_cells, 128, &1_u64.to_le_bytes());
+            raw.tail(1 << 63);
+            is_closed.recv().unwrap();
+            // It takes the waking after all.
+            let bells = raw.vqp.session().alloc(128, ALL).unwrap();
+            raw.vqp.post_recv(&[RecvWr { wr_id: 3, sges: &[bells.sge(0, 128)] }]).unwrap();
+            while complete(&raw.vqp).opcode != WcOpcode::Recv {}
+        },
+        |mut stream| {
+            wait_for("its nap", || stream.has_peer_ended().unwrap().then_some(()));
+            stream.write_all(b"heard later").unwrap();
+            stream.flush().unwrap();
+            assert_eq!(stream.counters().wire.wakings, 1);
+            let mut closing = stream.close();
+            for _ in 0..1_000 {
+                assert!(!closing.poll(), "nothing is behind a waking that nobody takes");
+            }
+            closed.send(()).unwrap();
+            wait_for("all to be on its way", || closing.poll().then_some(()));
         },
     );
 }

@@ -296,7 +296,9 @@ fn a_stream_that_is_aborted_is_reset_behind_what_was_written() {
             assert!(!there.has_peer_ended().unwrap() && !there.is_ready(Interest::End));
             here.write_all(b"before").unwrap();
             here.flush().unwrap();
-            here.abort();
+            let mut closing = here.abort();
+            wait_for("all to be on its way", || closing.poll().then_some(()));
+            drop(closing);
             let mut all = Vec::new();
             let reset = there.read_to_end(&mut all).unwrap_err();
             assert_eq!((reset.kind(), &all[..]), (ErrorKind::ConnectionReset, &b"before"[..]));
