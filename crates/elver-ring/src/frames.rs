@@ -66,15 +66,15 @@ impl<C: Carrier> FrameSender<C> {
         Ok(true)
     }
 
-    /// Lets go what waits for its batch to be full. What ends a wait of the session's ([`elver::Error::Woken`] and
-    /// [`elver::Error::Interrupted`]) leaves frames that found no room below where they are: they go by a later call.
+    /// Lets go what waits for its batch to be full. Frames that find no room below, because there is none for long or what
+    /// ends a wait of the session's came ([`elver::Error::Woken`], [`elver::Error::Interrupted`]), go by a later call.
     ///
     /// # Errors
     /// As [`Sender::flush`].
     #[inline]
     pub fn flush(&mut self) -> Result<(), Error> {
         if self.unflushed {
-            self.unflushed = is_later(self.sender.flush())?;
+            self.unflushed = is_later(self.sender.flush())? || self.sender.is_held_up();
         }
         Ok(())
     }

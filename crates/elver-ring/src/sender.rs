@@ -222,6 +222,11 @@ impl<C: Carrier> Sender<C> {
         self.drive().map(drop)
     }
 
+    /// Whether something is due that found no room below, so that it waits for a later call.
+    pub fn is_held_up(&self) -> bool {
+        self.protocol.due().is_some()
+    }
+
     /// Says nothing more, not even that it has ended, when it is dropped: the peer hears that this end is gone.
     pub fn abandon(&mut self) {
         self.abandoned = true;
