@@ -4,7 +4,8 @@ use elver::Error;
 use pyo3::prelude::*;
 
 use crate::errors::raised;
-use crate::vqp::{Vqp, seconds};
+use crate::vqp::Vqp;
+use crate::waiting::waiting;
 
 /// A Vqp that is being connected. Dropped, it goes.
 #[pyclass(unsendable, module = "elver")]
@@ -36,7 +37,7 @@ impl Connecting {
     /// The Vqp, when it is connected; once. A wait that is over does not end the connecting.
     #[pyo3(signature = (timeout = None))]
     fn wait(&mut self, timeout: Option<f64>) -> PyResult<Vqp> {
-        self.going.wait(seconds(timeout)?).map_err(raised)?;
+        waiting(timeout, |at_most| self.going.wait(at_most))?;
         let vqp = self.vqp.take().ok_or(Error::Invalid { what: "wait() had its Vqp already" });
         Ok(Vqp::new(vqp.map_err(raised)?))
     }

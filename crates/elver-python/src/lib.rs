@@ -9,7 +9,7 @@
 //! heirs = session.prepare(4, ["10.0.0.2"])     # for children: after os.fork, heirs.take(number)
 //! ```
 //!
-//! Calls block, and let other threads of Python run meanwhile only between two of them: a session belongs to the thread
+//! Calls block; other threads of Python run, and signals are heeded, every 10 ms of a wait. A session belongs to the thread
 //! that opened it, and using it from another one is an error. Errors are `elver.Error`, with the text of the crate
 //! `elver`; a wait that is over is `TimeoutError`.
 //!
@@ -20,6 +20,7 @@ mod errors;
 mod memory;
 mod session;
 mod vqp;
+mod waiting;
 
 use pyo3::prelude::*;
 

@@ -31,6 +31,12 @@ impl Session {
         self.0.gid().to_string()
     }
 
+    /// Whether its node is there, as far as that has told. A node that has started again is another one.
+    #[getter]
+    fn is_open(&self) -> bool {
+        !matches!(self.0.poll(), Err(elver::Error::NodeGone))
+    }
+
     /// Zeroed memory of so many bytes, registered. Peers may do what the letters say: r (read), w (write), a (atomics).
     #[pyo3(signature = (length, access = "rwa"))]
     fn alloc(&self, length: u64, access: &str) -> PyResult<Memory> {

@@ -1,24 +1,32 @@
 //! Connected virtual queue pairs.
 
-use std::time::Duration;
-
 use elver::{Completed, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Wc};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::errors::raised;
 use crate::memory::Memory;
+use crate::waiting::waiting;
 
 /// A virtual queue pair, connected. Each call posts one operation and waits for its end.
 #[pyclass(unsendable, module = "elver")]
 pub struct Vqp {
     vqp: elver::Vqp,
     posted: u64,
+    /// The receive that no message has filled yet, if a call was given up.
+    receive: Option<Receive>,
+}
+
+/// A receive that was posted.
+struct Receive {
+    memory: Py<Memory>,
+    offset: u64,
+    length: u32,
 }
 
 impl Vqp {
     pub(crate) fn new(vqp: elver::Vqp) -> Vqp {
-        Vqp { vqp, posted: 0 }
+        Vqp { vqp, posted: 0, receive: None }
     }
 
     /// Runs an operation on a piece of memory. Completions come in order, and nothing else is under way that has one.
@@ -29,24 +37,18 @@ impl Vqp {
         (offset, length): (u64, u32),
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        let timeout = seconds(timeout)?;
         self.posted += 1;
         let sges = [memory.0.sge(offset, length)];
         let (flags, payload) = (SendFlags::SIGNALED, Payload::Sges(&sges));
         let wr = SendWr { wr_id: self.posted, op, flags, payload, dest: None };
         self.vqp.post_send(&[wr]).map_err(|failed| raised(failed.error))?;
-        self.completion(self.posted, timeout)
-    }
-
-    /// Waits for the end of an operation; those before it were given up.
-    fn completion(&self, wr_id: u64, timeout: Option<Duration>) -> PyResult<()> {
-        let mut wcs = [Wc::default()];
+        // Those before it were given up: how they ended is told to nobody.
         loop {
-            self.vqp.wait_cq(&mut wcs, timeout).map_err(raised)?;
+            let mut wcs = [Wc::default()];
+            waiting(timeout, |at_most| self.vqp.wait_cq(&mut wcs, at_most))?;
             let [wc] = wcs;
-            let done = wc.succeeded().map_err(raised)?;
-            if done.wr_id == wr_id {
-                return Ok(());
+            if wc.wr_id == self.posted {
+                return wc.succeeded().map(drop).map_err(raised);
             }
         }
     }
@@ -113,26 +115,55 @@ impl Vqp {
     }
 
     /// Of one that is bound (`Session.bind`): takes the next message into memory; how many bytes it has, and a Vqp to its
-    /// sender.
+    /// sender. A call whose time was over leaves its receive there, and the next call has what came into that one copied into
+    /// its own memory: give it as many bytes as those before.
     #[pyo3(signature = (memory, offset = 0, length = None, timeout = None))]
     fn recv(
         &mut self,
-        memory: &Memory,
+        memory: Bound<'_, Memory>,
         offset: u64,
         length: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<(u32, Vqp)> {
-        let timeout = seconds(timeout)?;
-        let length = length.unwrap_or_else(|| memory.0.len().saturating_sub(offset));
-        let (offset, length) = memory.piece(offset, length)?;
-        self.posted += 1;
-        let sges = [memory.0.sge(offset, length)];
-        let wr = RecvWr { wr_id: self.posted, sges: &sges };
-        self.vqp.post_recv(&[wr]).map_err(|failed| raised(failed.error))?;
-        let message = self.vqp.wait_msgs(timeout).map_err(raised)?.into_iter().next();
-        let message = message.ok_or_else(|| raised(elver::Error::TimedOut))?;
+        let (offset, length) = {
+            let memory = memory.borrow();
+            let length = length.unwrap_or_else(|| memory.0.len().saturating_sub(offset));
+            memory.piece(offset, length)?
+        };
+        if self.receive.is_none() {
+            self.posted += 1;
+            let sges = [memory.borrow().0.sge(offset, length)];
+            let wr = RecvWr { wr_id: self.posted, sges: &sges };
+            self.vqp.post_recv(&[wr]).map_err(|failed| raised(failed.error))?;
+            self.receive = Some(Receive { memory: memory.clone().unbind(), offset, length });
+        }
+        let messages = waiting(timeout, |at_most| self.vqp.wait_msgs(at_most))?;
+        let filled = self.receive.take();
+        // One receive is posted at a time, and so one message comes.
+        let ([message], Some(filled)) = (&messages[..], filled) else {
+            return Err(raised(elver::Error::Invalid {
+                what: "a message that nothing was posted for",
+            }));
+        };
         let wc = message.wc.succeeded().map_err(raised)?;
-        Ok((wc.byte_len, Vqp::new(message.source)))
+        let is_there = filled.memory.is(&memory) && filled.offset == offset;
+        if wc.byte_len > length {
+            let what =
+                format!("a message of {} bytes came, and {length} are asked for", wc.byte_len);
+            return Err(PyValueError::new_err(what));
+        }
+        if !is_there {
+            let mut bytes = vec![0; wc.byte_len.min(filled.length) as usize];
+            filled
+                .memory
+                .bind(memory.py())
+                .borrow()
+                .0
+                .read(filled.offset, &mut bytes)
+                .map_err(raised)?;
+            memory.borrow().0.write(offset, &bytes).map_err(raised)?;
+        }
+        Ok((wc.byte_len, Vqp::new(message.source.clone())))
     }
 
     /// Why it has failed, if it has, as far as the node has told.
@@ -145,10 +176,4 @@ impl Vqp {
     fn __repr__(&self) -> String {
         format!("<elver.Vqp {:#x}>", self.vqp.id())
     }
-}
-
-/// Seconds as Python has them; none for as long as it takes.
-pub(crate) fn seconds(timeout: Option<f64>) -> PyResult<Option<Duration>> {
-    let seconds = timeout.map(Duration::try_from_secs_f64).transpose();
-    seconds.map_err(|error| PyValueError::new_err(format!("a timeout of seconds: {error}")))
 }

@@ -1,6 +1,7 @@
 """What Python programs do with the module, against a node; ELVER_SOCKET says where it is."""
 
 import os
+import signal
 import struct
 import threading
 
@@ -67,9 +68,30 @@ refused(TimeoutError, "time", lambda: server.recv(target, 0, 16, timeout=0.05))
 memory.write(b"a question")
 client.send(memory, 0, 10)
 length, back = server.recv(target, 16, 16, timeout=10)
-# The receive that was given up took it.
-assert length == 10 and target.read(0, 10) == b"a question"
+# The receive that was given up took it, and what is asked for now has it all the same.
+assert length == 10 and target.read(16, 10) == b"a question"
 assert isinstance(back, elver.Vqp)
+for word in (b"one", b"two", b"three"):
+    memory.write(word)
+    client.send(memory, 0, len(word))
+for word in (b"one", b"two", b"three"):
+    length, _ = server.recv(target, 32, 16, timeout=10)
+    assert target.read(32, length) == word
+assert session.is_open
+
+# A wait heeds signals, and lets other threads run.
+ran = threading.Event()
+threading.Thread(target=ran.set).start()
+
+
+def interrupt(*_):
+    assert ran.is_set()
+    raise InterruptedError("by a signal")
+
+
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+refused(InterruptedError, "by a signal", lambda: server.recv(target, 0, 16, timeout=30))
 
 # A view keeps the memory that its name has let go.
 kept = memoryview(session.alloc(100))
