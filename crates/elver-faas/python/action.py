@@ -71,18 +71,17 @@ def load(directory, name):
 
 def call(function, request):
     """The function's answer as a line."""
-    for key, value in request.items():
-        if key != "value":
-            os.environ["__OW_" + key.upper()] = value if isinstance(value, str) else json.dumps(value)
     try:
+        for key, value in request.items():
+            if key != "value":
+                os.environ["__OW_" + key.upper()] = value if isinstance(value, str) else json.dumps(value)
         answer = json.dumps(function(request.get("value") or {}), ensure_ascii=False).encode()
         if len(answer) >= ANSWER_MAX:
             raise ValueError(f"an answer has less than {ANSWER_MAX} bytes; this one has {len(answer)}")
     except Exception as error:
         print(traceback.format_exc(), file=sys.stderr)
         answer = failure(str(error))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    strays.flush()
     return answer + b"\n"
 
 
@@ -124,6 +123,7 @@ class Init:
         ahead = self.ready.ahead
         session = ahead.choose() if ahead else None
         reading, writing = os.pipe()
+        strays.flush()
         pid = os.fork()
         if pid == 0:
             self.child(request, session, reading, writing)
@@ -155,6 +155,7 @@ class Init:
                 answers.write(call(self.function, request))
             code = 0
         finally:
+            strays.flush()
             # Whatever it was, the parent's part of the program is the parent's.
             os._exit(code)
 

@@ -8,10 +8,12 @@ the INIT process, and was not forked by it, was left by one that has ended.
 import ctypes
 import os
 import signal
+import sys
 
 PR_SET_CHILD_SUBREAPER = 36
 
 PRCTL = ctypes.CDLL(None).prctl
+FFLUSH = ctypes.CDLL(None).fflush
 
 # How often to look again before what goes on making processes is left to who started us.
 LOOKS_MAX = 1000
@@ -36,6 +38,17 @@ def children():
             # Behind the program's name, which may have anything in it.
             if int(stat[stat.rindex(b")") + 2 :].split()[1]) == own:
                 yield int(name)
+
+
+def flush():
+    """Writes what Python, and the C library for modules in C, have not written yet: a child would write it again."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            # Closed, or replaced by a handler with something else.
+            pass
+    FFLUSH(None)
 
 
 def has_children():

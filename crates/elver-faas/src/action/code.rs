@@ -30,6 +30,8 @@ const LAUNCHER: [(&str, &str); 3] = [
 #[derive(Debug)]
 pub(super) struct Code {
     bytes: Vec<u8>,
+    /// Whether it came as text.
+    is_text: bool,
     main: String,
     /// Variables of its environment.
     pub(super) environment: Vec<(String, String)>,
@@ -84,7 +86,15 @@ impl Code {
             }
             environment.push((name, value));
         }
-        Ok(Code { bytes, main, environment })
+        Ok(Code { bytes, is_text: !binary, main, environment })
+    }
+
+    /// Whether it is run as it is. The text of a module may say of itself that it is Python's.
+    fn is_program(&self) -> bool {
+        let first = self.bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let is_pythons = String::from_utf8_lossy(first).contains("python");
+        self.bytes.starts_with(b"\x7fELF")
+            || (first.starts_with(b"#!") && !(self.is_text && is_pythons))
     }
 
     /// Puts it into a directory of its own.
@@ -95,7 +105,7 @@ impl Code {
             _ => {}
         }
         std::fs::create_dir(&directory)?;
-        let is_program = [&b"\x7fELF"[..], b"#!"].iter().any(|head| self.bytes.starts_with(head));
+        let is_program = self.is_program();
         let file = directory.join(if is_program { "exec" } else { "action" });
         std::fs::write(&file, &self.bytes)?;
         if !is_program {

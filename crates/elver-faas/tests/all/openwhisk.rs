@@ -315,6 +315,22 @@ fn an_action_may_ask_not_to_be_forked() {
 }
 
 #[test]
+fn a_module_may_say_that_it_is_pythons() {
+    let action = Action::of(16, &format!("#!/usr/bin/env python3\n{ECHO}"));
+    assert_eq!(action.run(json!({"name": "x"})).1["args"], json!({"name": "x"}));
+}
+
+#[test]
+fn a_field_that_can_be_no_variable_is_told_of_its_activation_alone() {
+    let action = Action::start(17, &[]);
+    let value = json!({"code": ECHO, "env": {"ELVER_FORK": "no"}});
+    assert_eq!(action.init(value).0, 200);
+    let (status, answer, _) = action.run_whole("{\"value\":{},\"a=b\":\"c\"}");
+    assert_eq!((status, answer["error"].is_string()), (200, true), "{answer}");
+    assert_eq!(action.run(json!({})).1["calls"], 1);
+}
+
+#[test]
 fn an_archive_has_modules_beside_its_main_one() {
     let directory = tempfile::tempdir().unwrap();
     const PACK: &str = "import sys, zipfile
@@ -372,7 +388,8 @@ fn a_program_speaks_action_loop() {
 fn a_program_that_is_waited_for_says_that_it_is_there() {
     let start = |host, ack: &str| {
         let action = Action::start(host, &[("OW_WAIT_FOR_ACK", "1")]);
-        let answer = action.init(json!({"code": LOOP, "env": {"ACK": ack}}));
+        let code = STANDARD.encode(LOOP);
+        let answer = action.init(json!({"code": code, "binary": true, "env": {"ACK": ack}}));
         (action, answer)
     };
     let (action, answer) = start(10, "{\"ok\": true}");
