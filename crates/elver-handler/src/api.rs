@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
@@ -49,13 +50,19 @@ impl Reply {
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Api(UnixStream);
+pub(crate) struct Api {
+    path: PathBuf,
+    stream: UnixStream,
+}
 
 impl Api {
     pub(crate) fn connect() -> Result<Api, Error> {
-        let path = std::env::var_os(SOCKET).ok_or(Error::NoPlatform(SOCKET))?;
-        let stream = UnixStream::connect(path).map_err(system("connecting to the Runtime API"))?;
-        Ok(Api(stream))
+        Api::at(std::env::var_os(SOCKET).ok_or(Error::NoPlatform(SOCKET))?.into())
+    }
+
+    fn at(path: PathBuf) -> Result<Api, Error> {
+        let stream = UnixStream::connect(&path).map_err(system("connecting to the Runtime API"))?;
+        Ok(Api { path, stream })
     }
 
     /// Takes the request of this number.
@@ -93,7 +100,16 @@ impl Api {
     }
 
     fn tell(&mut self, path: &str, body: &[u8]) -> Result<(), Error> {
-        match self.ask("POST", path, "Content-Type: application/json\r\n", body)?.status {
+        const HEADER: &str = "Content-Type: application/json\r\n";
+        let reply = match self.ask("POST", path, HEADER, body) {
+            // The connection was lost while the handler ran.
+            Err(_) => {
+                *self = Api::at(self.path.clone())?;
+                self.ask("POST", path, HEADER, body)
+            }
+            reply => reply,
+        };
+        match reply?.status {
             202 => Ok(()),
             status => Err(Error::Conversation(format!("an answer was not taken: {status}"))),
         }
@@ -111,17 +127,17 @@ impl Api {
             "{method} {BASE}{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{headers}\r\n"
         );
         let asking = system("asking the Runtime API");
-        self.0.write_all(&[head.as_bytes(), body].concat()).map_err(&asking)?;
+        self.stream.write_all(&[head.as_bytes(), body].concat()).map_err(&asking)?;
         let mut read = Vec::new();
         loop {
             if let Some((mut reply, length)) = parse(&read)? {
                 let have = reply.body.len();
                 reply.body.resize(length, 0);
-                self.0.read_exact(&mut reply.body[have..]).map_err(asking)?;
+                self.stream.read_exact(&mut reply.body[have..]).map_err(asking)?;
                 return Ok(reply);
             }
             let mut part = [0; 4096];
-            let more = self.0.read(&mut part).map_err(&asking)?;
+            let more = self.stream.read(&mut part).map_err(&asking)?;
             if more == 0 || read.len() > HEAD_MAX {
                 let what = format!("its answer ends, or is none, after {} bytes", read.len());
                 return Err(Error::Conversation(what));
@@ -151,4 +167,44 @@ fn parse(read: &[u8]) -> Result<Option<(Reply, usize)>, Error> {
         return Err(broken(&format!("a body of {length} bytes")));
     }
     Ok(Some((reply, length)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Reads a request's head, and body where one is expected.
+    fn heard(stream: &mut UnixStream, end: &str) -> String {
+        let mut read = Vec::new();
+        while !read.ends_with(end.as_bytes()) {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            read.push(byte[0]);
+        }
+        String::from_utf8(read).unwrap()
+    }
+
+    #[test]
+    fn an_answer_comes_over_a_new_connection_if_the_first_is_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("api.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let platform = std::thread::spawn(move || {
+            let (mut first, _) = listener.accept().unwrap();
+            assert!(heard(&mut first, "\r\n\r\n").contains("Elver-Request: 7"));
+            const INVOCATION: &[u8] = b"HTTP/1.1 200 OK\r\nLambda-Runtime-Deadline-Ms: 1\r\nLambda-Runtime-Aws-Request-Id: seven\r\nElver-Start: fork\r\nContent-Length: 2\r\n\r\n{}";
+            first.write_all(INVOCATION).unwrap();
+            drop(first);
+            let (mut second, _) = listener.accept().unwrap();
+            let answer = heard(&mut second, "done");
+            second.write_all(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n").unwrap();
+            answer
+        });
+        let mut api = Api::at(path).unwrap();
+        let invocation = api.next(7).unwrap();
+        api.respond(&invocation.id, b"done").unwrap();
+        assert!(platform.join().unwrap().starts_with("POST /2018-06-01/runtime/invocation/seven/"));
+    }
 }

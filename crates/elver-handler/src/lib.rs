@@ -19,7 +19,7 @@
 //! - A child runs one request and ends: what it has put in its memory nobody sees.
 //! - A session's calls block; a handler that wants several operations in flight posts them at the [`elver::Vqp`].
 //!
-//! `unsafe` stands in `process`, for `fork`.
+//! `unsafe` stands in `process`, for `fork` and what goes before it.
 
 mod ahead;
 mod api;

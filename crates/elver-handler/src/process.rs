@@ -20,6 +20,7 @@ pub(crate) fn fork() -> io::Result<Forked> {
         let what = format!("it has {threads} threads, and a process that is forked has one");
         return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
+    flush();
     // SAFETY: this process has one thread, so that the child has all of its state, whole.
     let pid = unsafe { libc::fork() };
     match pid {
@@ -35,8 +36,15 @@ pub(crate) fn keep_strays() -> io::Result<()> {
 
 /// Ends a child: what the parent has registered for its own end is not the child's to do.
 pub(crate) fn exit(code: i32) -> ! {
-    // What cannot be written is lost with the process.
-    let _ = io::stdout().flush();
+    flush();
     // SAFETY: it ends this process alone, and needs nothing of its state.
     unsafe { libc::_exit(code) }
+}
+
+/// Writes what is still in buffers, Rust's and, for handlers in C, the C library's: two processes would write it.
+fn flush() {
+    // What cannot be written is lost with the process.
+    let _ = io::stdout().flush();
+    // SAFETY: null stands for all streams that are open for writing; each is locked while it is written.
+    unsafe { libc::fflush(std::ptr::null_mut()) };
 }
