@@ -20,6 +20,9 @@ import strays
 
 API = "/2018-06-01/runtime/"
 
+# The largest answer, in bytes.
+ANSWER_MAX = 6 << 20
+
 
 class Connection(http.client.HTTPConnection):
     """HTTP over the Unix socket of the process's Runtime API."""
@@ -33,6 +36,14 @@ class Connection(http.client.HTTPConnection):
         self.sock.connect(self.path)
 
     def ask(self, method, path, body=None, headers={}):
+        """An answer, and its body. A connection that was lost meanwhile is made anew, once."""
+        try:
+            return self.ask_once(method, path, body, headers)
+        except (ConnectionError, http.client.NotConnected, http.client.BadStatusLine):
+            self.close()
+            return self.ask_once(method, path, body, headers)
+
+    def ask_once(self, method, path, body, headers):
         self.request(method, API + path, body, headers)
         answer = self.getresponse()
         return answer, answer.read()
@@ -101,10 +112,11 @@ class Init:
 
     def serve(self):
         """Forks for each order. Returns in children alone, their request."""
-        # What its own request left.
-        strays.end(set())
+        # What its own request left. Lambda's own client has that run by a child, which is there already.
+        strays.end(self.requests.keys())
         if self.ready.ahead:
             self.ready.ahead.settle()
+        self.send("serving")
         while True:
             heard, _, _ = select.select([self.control, self.woken], [], [])
             if self.woken in heard:
@@ -134,6 +146,7 @@ class Init:
         """Forks for a request; whether this is the child."""
         ahead = self.ready.ahead
         session = ahead.choose() if ahead else None
+        strays.flush()
         try:
             pid = os.fork()
         except OSError as error:
@@ -196,24 +209,28 @@ def load():
     return getattr(sys.modules[module], function)
 
 
-def run_one(handler, request):
-    """Takes a request and answers it."""
-    api = Connection(os.environ["ELVER_API_SOCKET"])
+def take(api, request):
+    """The invocation that this process is there for: its headers, and the event."""
     answer, event = api.ask("GET", "invocation/next", headers={"Elver-Request": str(request)})
     if answer.status != 200:
         sys.exit(f"no invocation: {answer.status} {event.decode(errors='replace')}")
-    context = Context(answer.headers)
+    return answer.headers, event
+
+
+def run_one(handler, request):
+    """Takes a request and answers it."""
+    api = Connection(os.environ["ELVER_API_SOCKET"])
+    headers, event = take(api, request)
+    context = Context(headers)
     base = f"invocation/{context.aws_request_id}/"
+    end = "response"
     try:
         result = json.dumps(handler(json.loads(event or b"null"), context)).encode()
+        if len(result) > ANSWER_MAX:
+            raise ValueError(f"an answer has at most {ANSWER_MAX} bytes; this one has {len(result)}")
     except BaseException as error:
-        api.ask("POST", base + "error", failure(error), {"Content-Type": "application/json"})
-        return
-    answer, said = api.ask("POST", base + "response", result, {"Content-Type": "application/json"})
-    if answer.status == 413:
-        error = ValueError(said.decode(errors="replace"))
-        api.close()
-        api.ask("POST", base + "error", failure(error), {"Content-Type": "application/json"})
+        end, result = "error", failure(error)
+    api.ask("POST", base + end, result, {"Content-Type": "application/json"})
 
 
 def run_python(init, first):
@@ -222,27 +239,37 @@ def run_python(init, first):
     except BaseException as error:
         Connection(os.environ["ELVER_API_SOCKET"]).ask("POST", "init/error", failure(error))
         traceback.print_exc()
+        strays.flush()
         os._exit(1)
     init.connected()
     run_one(handler, first)
     run_one(handler, init.serve())
-    sys.stdout.flush()
+    strays.flush()
     # Threads that the handler left do not keep the process.
     os._exit(0)
 
 
 def run_awslambdaric(init, first):
     """Lambda's own client, unmodified, which asks to be restored after it has imported the handler."""
+    from awslambdaric import lambda_runtime_client
     from awslambdaric.__main__ import main as run
-    from awslambdaric.lambda_runtime_client import LambdaRuntimeClient
 
     def restore_next(_client):
         if init.ready.ahead:
             init.ready.ahead.settle()
-        if not init.fork(first):
-            init.serve()
+        requests = [first if init.fork(first) else init.serve()]
 
-    LambdaRuntimeClient.restore_next = restore_next
+        def next_invocation():
+            # It asks for any; one that is not this child's own would be ended with the wrong process.
+            if not requests:
+                strays.flush()
+                os._exit(0)
+            headers, event = take(Connection(os.environ["ELVER_API_SOCKET"]), requests.pop())
+            return event, headers
+
+        lambda_runtime_client.runtime_client.next = next_invocation
+
+    lambda_runtime_client.LambdaRuntimeClient.restore_next = restore_next
     run(["awslambdaric", os.environ["_HANDLER"]])
 
 

@@ -14,6 +14,9 @@ NODE = os.environ["ELVER_SOCKET"]
 # Bytes of the memory region that each request has. A larger one is `pd.alloc(bytes)`.
 MR_BYTES = 32 << 10
 
+# How long until what the node refused, or a node that was away, is asked again, in seconds.
+AGAIN_S = 1
+
 # How long an INIT process waits for its sessions before it takes orders, in seconds.
 SETTLE_S = 0.002
 
@@ -25,6 +28,10 @@ def module():
     except ImportError:
         return None
     return elver
+
+
+def say(what, error):
+    print(f"elver: {what}: {error}", file=sys.stderr, flush=True)
 
 
 class Connections(dict):
@@ -80,16 +87,35 @@ class Ahead:
     """What an INIT process makes ready. It has the Assignment Table: which child has which session."""
 
     def __init__(self, elver, destinations, sessions, sessions_max):
+        self.elver = elver
         self.destinations = destinations
         self.sessions = min(sessions, sessions_max)
         self.sessions_max = sessions_max
-        self.session = elver.Session(NODE)
-        self.begun = {gid: self.session.connect_start(gid) for gid in destinations}
+        self.again = 0
+        self.begin()
+
+    def begin(self):
+        """Opens a session, and begins all that it makes ready."""
+        self.session = self.elver.Session(NODE)
+        self.begun = {gid: self.session.connect_start(gid) for gid in self.destinations}
         self.sets = []
         self.preparing = None
         self.assigned = {}
         self.told = 0
         self.grow()
+
+    def look_after(self):
+        """Begins anew if the node has ended, and another one is there."""
+        if self.session.is_open or time.monotonic() < self.again:
+            return
+        self.again = time.monotonic() + AGAIN_S
+        # What is of the node that has ended is nobody's.
+        self.sets = []
+        self.preparing = None
+        try:
+            self.begin()
+        except Exception as error:
+            say("nothing is made ready", error)
 
     def grow(self):
         """Prepares more sessions while fewer than half of a set are free."""
@@ -98,16 +124,18 @@ class Ahead:
             return
         if have and len(list(self.free())) * 2 >= self.sessions:
             return
+        if time.monotonic() < self.again:
+            return
         try:
             self.preparing = self.session.prepare_start(
                 self.sessions, self.destinations, MR_BYTES, must_connect=False
             )
         except Exception as error:
-            self.no_more(error)
+            self.later(error)
 
-    def no_more(self, error):
-        self.sessions = 0
-        print(f"elver: no more sessions are prepared for children: {error}", file=sys.stderr, flush=True)
+    def later(self, error):
+        self.again = time.monotonic() + AGAIN_S
+        say("no more sessions are prepared for children now", error)
 
     def settle(self):
         """Waits a moment for what is prepared. It is longer under way only if a destination does not answer."""
@@ -124,7 +152,7 @@ class Ahead:
         try:
             self.sets.append(preparing.wait())
         except Exception as error:
-            self.no_more(error)
+            self.later(error)
 
     def free(self):
         for index, heirs in enumerate(self.sets):
@@ -134,6 +162,7 @@ class Ahead:
 
     def choose(self):
         """The first free session, for a child that is about to be forked; none if all are in use."""
+        self.look_after()
         self.gather()
         return next(self.free(), None)
 
@@ -171,7 +200,7 @@ class Ready:
         try:
             self.ahead = Ahead(elver, destinations, sessions, sessions_max)
         except Exception as error:
-            print(f"elver: nothing is made ready: {error}", file=sys.stderr, flush=True)
+            say("nothing is made ready", error)
 
     def child(self, session):
         """This is a child now, and gets that session."""
@@ -187,10 +216,15 @@ class Ready:
     def open(self):
         if self.ahead is None or (self.is_child and self.session is None):
             return Rdma.open()
-        if not self.is_child:
-            return Rdma.own(self.ahead.session, dict(self.ahead.begun))
-        index, number = self.session
-        return Rdma.inherit(self.ahead.sets[index], number, self.ahead.destinations)
+        try:
+            if not self.is_child:
+                return Rdma.own(self.ahead.session, dict(self.ahead.begun))
+            index, number = self.session
+            return Rdma.inherit(self.ahead.sets[index], number, self.ahead.destinations)
+        except self.ahead.elver.Error as error:
+            # As when the node has started again since.
+            say("what was made ready cannot be had", error)
+            return Rdma.open()
 
 
 READY = Ready()

@@ -3,7 +3,7 @@
 //!
 //! A container has no capability, a root file system that cannot be written, a network namespace of
 //! its own with nothing but loopback, and runs as its owner's user. It reaches the node by the socket
-//! that is mounted into it.
+//! in a directory that is mounted into it.
 
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::protocol::{CODE, NODE_SOCKET, PROGRAMS, SOCKETS};
+use crate::protocol::{CODE, PROGRAMS, SOCKETS};
 
 /// Directories of a root file system that things are mounted on.
 const MOUNT_POINTS: [&str; 9] =
@@ -37,8 +37,8 @@ pub struct Bundle<'a> {
     pub sockets: &'a Path,
     /// The host's directory with `elver-init` and what runtimes need.
     pub programs: &'a Path,
-    /// The node's socket, which need not be there.
-    pub node_socket: Option<&'a Path>,
+    /// What has the node's socket, and where that is mounted.
+    pub node: Option<(&'a Path, &'static str)>,
     /// Functions' names and their code's directories.
     pub code: Vec<(&'a str, &'a Path)>,
     /// The image that an engine takes instead of a root file system.
@@ -47,7 +47,9 @@ pub struct Bundle<'a> {
     pub user_namespace: Option<u32>,
     /// Most processes and threads of the user.
     pub processes_max: u64,
-    /// Most bytes that a file in the container, and its log, may have.
+    /// Most bytes of memory that its cgroup may have; without it, none is asked for.
+    pub memory_max: Option<u64>,
+    /// Most bytes that a file in the container may have.
     pub file_max: u64,
 }
 
@@ -112,6 +114,10 @@ impl Bundle<'_> {
         arguments.extend(ENVIRONMENT.map(|variable| format!("--env={variable}")));
         arguments
             .extend(self.limits().map(|(name, most)| format!("--ulimit={name}={most}:{most}")));
+        if let Some(memory) = self.memory_max {
+            arguments.push(format!("--memory={memory}b"));
+            arguments.push(format!("--pids-limit={}", self.processes_max));
+        }
         if let Some(root) = self.user_namespace {
             for map in ["uidmap", "gidmap"] {
                 arguments.push(format!("--{map}=0:{root}:1"));
@@ -159,6 +165,11 @@ impl Bundle<'_> {
                 "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
             },
         });
+        if let Some(memory) = self.memory_max {
+            let resources =
+                json!({"memory": {"limit": memory}, "pids": {"limit": self.processes_max}});
+            spec["linux"]["resources"] = resources;
+        }
         if let Some(root) = self.user_namespace {
             // The owner's user is the same one within, so that what is his on the host is his there.
             let map =
@@ -180,9 +191,7 @@ impl Bundle<'_> {
         if self.rootfs.is_none() && self.image.is_none() {
             binds.push((Path::new("/usr"), "/usr".into()));
         }
-        if let Some(socket) = self.node_socket {
-            binds.push((socket, NODE_SOCKET.into()));
-        }
+        binds.extend(self.node.map(|(from, at)| (from, at.into())));
         binds.extend(self.code.iter().map(|(name, code)| (*code, format!("{CODE}/{name}"))));
         binds
     }

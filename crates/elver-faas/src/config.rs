@@ -22,6 +22,15 @@ use std::path::{Path, PathBuf};
 use elver::Gid;
 use serde::{Deserialize, Serialize};
 
+/// Most INIT processes that a container may have, and destinations of a function: what a container tells of itself fits into a
+/// line.
+pub(crate) const PROCESSES_MAX: usize = 64;
+pub(crate) const DESTINATIONS_MAX: usize = 64;
+
+/// Most bytes of a function's environment, and of its handler: an order to start it fits into a line, whatever is escaped in it.
+pub(crate) const ENVIRONMENT_MAX: usize = 64 << 10;
+pub(crate) const HANDLER_MAX: usize = 4096;
+
 /// The whole configuration. Keys that it does not know are refused.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,11 +72,16 @@ pub struct Platform {
     pub state: Option<PathBuf>,
     /// Most containers at once.
     pub containers_max: usize,
+    /// Most containers of one owner at once.
+    pub owner_containers_max: usize,
     /// Most INIT processes in one container.
     pub processes_max: usize,
+    /// Most memory of all that runs in a container, files in memory among it, in MB: its cgroup's limit, as is then the
+    /// number of its processes. It takes a host whose cgroups the runtime can use; without it each process has its own limit.
+    pub container_memory_mb: Option<u64>,
     /// Most requests that wait for a container or run, over all functions.
     pub requests_max: usize,
-    /// How long a container without requests is kept, in seconds.
+    /// How long a container, or an INIT process, without requests is kept, in seconds.
     pub keep_alive_s: u64,
     /// How long a container and its runtime may take until the first request is taken, in seconds.
     pub init_timeout_s: u64,
@@ -179,7 +193,9 @@ impl Default for Platform {
             node_socket: None,
             state: None,
             containers_max: 16,
+            owner_containers_max: 8,
             processes_max: 8,
+            container_memory_mb: None,
             requests_max: 1024,
             keep_alive_s: 600,
             init_timeout_s: 10,
@@ -240,12 +256,22 @@ impl Config {
         }
         for (key, value) in [
             ("containers_max", platform.containers_max),
+            ("owner_containers_max", platform.owner_containers_max),
             ("processes_max", platform.processes_max),
             ("requests_max", platform.requests_max),
         ] {
             if value == 0 {
                 return refuse(format!("platform.{key} is 0, so that nothing could run"));
             }
+        }
+        if platform.container_memory_mb == Some(0) {
+            return refuse("platform.container_memory_mb is 0, so that nothing could run".into());
+        }
+        if platform.processes_max > PROCESSES_MAX {
+            return refuse(format!(
+                "platform.processes_max is {}; a container has at most {PROCESSES_MAX} INIT processes",
+                platform.processes_max
+            ));
         }
         let program = Path::new(&platform.runtime[0]).file_name().unwrap_or_default();
         let is_engine = program == "podman" || program == "docker";
@@ -308,6 +334,22 @@ impl Config {
         if function.timeout_s == 0 || function.concurrency_max == 0 {
             return refuse("timeout_s and concurrency_max must be at least 1".into());
         }
+        if function.handler.len() > HANDLER_MAX {
+            return refuse(format!("handler has more than {HANDLER_MAX} bytes"));
+        }
+        if function.destinations.len() > DESTINATIONS_MAX {
+            let has = function.destinations.len();
+            return refuse(format!(
+                "destinations has {has}; at most {DESTINATIONS_MAX} are made ready"
+            ));
+        }
+        let has: usize =
+            function.environment.iter().map(|(name, v)| name.len() + v.len() + 2).sum();
+        if has > ENVIRONMENT_MAX {
+            return refuse(format!(
+                "environment has {has} bytes; at most {ENVIRONMENT_MAX} are taken"
+            ));
+        }
         for gid in &function.destinations {
             if gid.parse::<Gid>().is_err() {
                 return refuse(format!("destinations has {gid:?}, which is no GID"));
@@ -362,5 +404,19 @@ mod tests {
         }
         let nobody = GOOD.replace("owner = \"a\"", "owner = \"z\"");
         assert!(Config::parse(&nobody).unwrap_err().to_string().contains("functions.f.owner"));
+    }
+
+    #[test]
+    fn what_makes_an_order_too_long_is_refused() {
+        let least: String = (0..=DESTINATIONS_MAX).map(|i| format!("\"10.0.1.{i}\",")).collect();
+        let large = "x".repeat(ENVIRONMENT_MAX);
+        for (more, said) in [
+            (format!("destinations = [{least}]\n"), "destinations has 65"),
+            (format!("environment = {{ A = \"{large}\" }}\n"), "environment has 65539"),
+            ("[platform]\nprocesses_max = 65\n".into(), "platform.processes_max"),
+        ] {
+            let error = Config::parse(&format!("{GOOD}{more}")).unwrap_err().to_string();
+            assert!(error.contains(said), "{said}: {error}");
+        }
     }
 }

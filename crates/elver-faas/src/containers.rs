@@ -1,7 +1,7 @@
 //! What makes containers, by its command line: an OCI runtime (crun, runc, or another that has the same commands), or an
 //! engine over one (podman, docker).
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -36,8 +36,8 @@ pub enum RuntimeError {
         /// What it wrote on standard error, or how it ended.
         said: String,
     },
-    /// What it printed has not the form of its list.
-    #[error("the runtime's list cannot be read: {0}")]
+    /// What it printed has not the form of its list, or of a container's state.
+    #[error("what the runtime says cannot be read: {0}")]
     List(#[from] serde_json::Error),
 }
 
@@ -48,6 +48,11 @@ pub struct Listed {
     pub id: String,
     /// `running`, `stopped` or `created`.
     pub status: String,
+}
+
+#[derive(Deserialize)]
+struct State {
+    pid: i32,
 }
 
 /// The runtime.
@@ -76,9 +81,9 @@ const EMPTY_IMAGE: &str = "elver-faas-root:latest";
 const LABEL: &str = "elver.faas";
 
 impl Runtime {
-    /// The runtime of a command, which keeps its state under `root`. crun runs without cgroups, and where the
-    /// host's are hybrid in a mount namespace that lacks the hierarchy that it refuses.
-    pub fn new(command: &[String], root: PathBuf) -> Runtime {
+    /// The runtime of a command, which keeps its state under `root`. Unless it is to limit by cgroups, crun runs without them,
+    /// and where the host's are hybrid in a mount namespace that lacks the hierarchy that it refuses.
+    pub fn new(command: &[String], root: PathBuf, cgroups: bool) -> Runtime {
         let mut words = command.to_vec();
         let program = words.first().map(Path::new).and_then(Path::file_name);
         let is = |wanted: &str| program.is_some_and(|name| name == wanted);
@@ -87,7 +92,7 @@ impl Runtime {
             () if is("docker") => Kind::Docker,
             () => Kind::Oci,
         };
-        let is_crun = is("crun");
+        let is_crun = is("crun") && !cgroups;
         if is_crun && !words.iter().any(|word| word.starts_with("--cgroup-manager")) {
             words.push("--cgroup-manager=disabled".into());
         }
@@ -202,6 +207,23 @@ impl Runtime {
         Ok(text.lines().filter_map(row).collect())
     }
 
+    /// The first process of a container, as the host numbers it.
+    ///
+    /// # Errors
+    /// [`RuntimeError`], also where there is none, or the answer has another form.
+    pub async fn first_process(&self, id: &str) -> Result<i32, RuntimeError> {
+        let arguments: &[&str] = match self.kind {
+            Kind::Oci => &["state", id],
+            Kind::Podman | Kind::Docker => {
+                &["inspect", "--format", "{\"pid\": {{.State.Pid}}}", id]
+            }
+        };
+        let arguments: Vec<String> = arguments.iter().map(|word| (*word).into()).collect();
+        let said = self.call(&arguments, None).await?;
+        let State { pid } = serde_json::from_slice(&said)?;
+        Ok(pid)
+    }
+
     fn label(&self) -> String {
         format!("{LABEL}={}", self.root.display())
     }
@@ -229,9 +251,11 @@ impl Runtime {
         let failed = |said: String| RuntimeError::Failed { command: described.into(), said };
         command.kill_on_drop(true);
         if let Some(log) = log {
-            let file =
-                || File::create(log).map_err(|error| failed(format!("{}: {error}", log.display())));
-            let out = file()?;
+            // Who writes it reads it too, to keep the end of what is full.
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(true);
+            let opened = options.open(log);
+            let out = opened.map_err(|error| failed(format!("{}: {error}", log.display())))?;
             let err = out.try_clone().map_err(|error| failed(error.to_string()))?;
             command.stdout(out).stderr(err);
         } else {

@@ -8,12 +8,9 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode, header};
+use hyper::{HeaderMap, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-
-/// How long a peer may take to send a request's head once it has begun.
-const HEAD_MAX: Duration = Duration::from_secs(10);
 
 /// How long a peer may take to send a body.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
@@ -33,9 +30,13 @@ pub(crate) struct NoBody {
 }
 
 /// Answers the requests of one connection until it ends. Once `ended` is over, it ends with the answer to
-/// what has been asked.
-pub(crate) async fn converse<T, S, F>(stream: T, answer: S, ended: impl Future<Output = ()>)
-where
+/// what has been asked. With `head_max`, it ends too where so long no head of a request has come, also between two requests.
+pub(crate) async fn converse<T, S, F>(
+    stream: T,
+    head_max: Option<Duration>,
+    answer: S,
+    ended: impl Future<Output = ()>,
+) where
     T: AsyncRead + AsyncWrite + Unpin,
     S: Fn(Request<Incoming>) -> F,
     F: Future<Output = Reply>,
@@ -47,7 +48,7 @@ where
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_MAX)
+            .header_read_timeout(head_max)
             .serve_connection(TokioIo::new(stream), service)
     );
     // An error here is of the peer's connection, which ends with it.
@@ -60,8 +61,11 @@ where
     }
 }
 
-/// A request's body of at most so many bytes.
-pub(crate) async fn body(request: Request<Incoming>, most: usize) -> Result<Bytes, NoBody> {
+/// A request's body of at most so many bytes, and what came behind it.
+pub(crate) async fn body(
+    request: Request<Incoming>,
+    most: usize,
+) -> Result<(Bytes, Option<HeaderMap>), NoBody> {
     let limited = Limited::new(request.into_body(), most);
     let Ok(collected) = tokio::time::timeout(BODY_TIME_MAX, limited.collect()).await else {
         return Err(NoBody {
@@ -71,7 +75,10 @@ pub(crate) async fn body(request: Request<Incoming>, most: usize) -> Result<Byte
         });
     };
     match collected {
-        Ok(collected) => Ok(collected.to_bytes()),
+        Ok(collected) => {
+            let trailers = collected.trailers().cloned();
+            Ok((collected.to_bytes(), trailers))
+        }
         Err(error) if error.is::<LengthLimitError>() => Err(NoBody {
             status: StatusCode::PAYLOAD_TOO_LARGE,
             kind: "RequestEntityTooLarge",
@@ -99,4 +106,47 @@ pub(crate) fn with_type(status: StatusCode, content_type: &str, body: Bytes) -> 
         .unwrap_or(header::HeaderValue::from_static("application/octet-stream"));
     reply.headers_mut().insert(header::CONTENT_TYPE, content_type);
     reply
+}
+
+/// The same answer, behind which the connection ends: what has not been read of the request is not.
+pub(crate) fn closing(mut reply: Reply) -> Reply {
+    reply.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    /// What becomes of a request on a connection where one was answered before, and nothing came for an hour.
+    async fn after_an_hour(head_max: Option<Duration>) -> Vec<u8> {
+        let (mut client, server) = tokio::io::duplex(4096);
+        let echo = |request: Request<Incoming>| async move {
+            let path = request.uri().path().to_string();
+            with_type(StatusCode::OK, "text/plain", path.into())
+        };
+        let conversation = converse(server, head_max, echo, std::future::pending());
+        let asking = async move {
+            client.write_all(b"GET /one HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            let mut answer = vec![0; 4096];
+            let read = client.read(&mut answer).await.unwrap();
+            assert!(answer[..read].ends_with(b"/one"));
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            // It may be closed.
+            let _ = client.write_all(b"GET /two HTTP/1.1\r\nHost: x\r\n\r\n").await;
+            let read = client.read(&mut answer).await.unwrap();
+            answer[..read].to_vec()
+        };
+        let (answer, ()) = tokio::join!(asking, conversation);
+        answer
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_waits_for_the_next_request_as_long_as_it_may() {
+        assert!(after_an_hour(None).await.ends_with(b"/two"));
+        let timed = after_an_hour(Some(Duration::from_secs(10))).await;
+        assert!(!timed.ends_with(b"/two"), "{}", String::from_utf8_lossy(&timed));
+    }
 }

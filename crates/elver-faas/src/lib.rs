@@ -9,7 +9,7 @@
 //! # Trade-offs
 //! - A container is one owner's, and runs as that owner's user of the host, without capabilities, in a
 //!   read-only root and a network namespace with nothing but loopback. Memory and processes are bounded by
-//!   resource limits, and not by cgroups, which are not to be had everywhere.
+//!   resource limits; by a cgroup only where the configuration asks for it, since those are not to be had everywhere.
 //! - An INIT process runs its first request itself, and is not forked before that has ended: requests
 //!   that come meanwhile start warm.
 //! - A child runs one request and ends.
@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
+mod accepting;
 pub mod action;
 pub mod bundle;
 pub mod client;

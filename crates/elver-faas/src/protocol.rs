@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::RuntimeKind;
 use crate::schedule::{ProcessId, RequestId};
 
-/// The longest line that either side takes, in bytes.
-pub const LINE_MAX: usize = 64 << 10;
+/// The longest line that either side takes, in bytes. What a [`crate::Config`] may have fits.
+pub const LINE_MAX: usize = 1 << 20;
 
 /// Where the container's directory of sockets is in it.
 pub const SOCKETS: &str = "/run/elver/faas";
@@ -21,7 +21,10 @@ pub const SOCKETS: &str = "/run/elver/faas";
 pub const CONTROL_SOCKET: &str = "control.sock";
 
 /// Where the node's socket is in a container.
-pub const NODE_SOCKET: &str = "/run/elver/elverd.sock";
+pub const NODE_SOCKET: &str = "/run/elver/node/elverd.sock";
+
+/// The directory of that, which is mounted: a socket that is mounted itself is the one of a node that ends.
+pub const NODE_DIRECTORY: &str = "/run/elver/node";
 
 /// Where our own programs are in a container.
 pub const PROGRAMS: &str = "/opt/elver";
@@ -64,6 +67,19 @@ pub struct Spawn {
     pub memory_max: u64,
 }
 
+/// An INIT process that a container has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// Its number.
+    pub process: ProcessId,
+    /// The function's name.
+    pub function: String,
+    /// What it has connections to.
+    pub connections: BTreeSet<String>,
+    /// Whether it has done with its first request, and forks when it is told to.
+    pub takes_orders: bool,
+}
+
 /// What the orchestrator orders of a container.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -97,8 +113,8 @@ pub enum Order {
 pub enum Report {
     /// It is there, or there again, with these INIT processes.
     Hello {
-        /// Processes, their functions and connections.
-        processes: Vec<(ProcessId, String, BTreeSet<String>)>,
+        /// Those that have not ended.
+        processes: Vec<Found>,
     },
     /// An INIT process has its connections ready.
     Connected {
@@ -143,6 +159,8 @@ pub enum RuntimeReport {
     Connected(BTreeSet<String>),
     /// A child has ended, with `why`.
     Ended(RequestId, String),
+    /// It takes orders from here on.
+    Serving,
 }
 
 /// Writes a message as a line.
@@ -170,4 +188,48 @@ pub fn receive<T: DeserializeOwned>(stream: &mut impl BufRead) -> io::Result<Opt
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
     Ok(Some(serde_json::from_slice(&line)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{DESTINATIONS_MAX, ENVIRONMENT_MAX, HANDLER_MAX, PROCESSES_MAX};
+
+    #[test]
+    fn a_line_that_is_too_long_is_told() {
+        let mut line = Vec::new();
+        let why = "x".repeat(LINE_MAX);
+        send(&mut line, &RuntimeReport::Ended(RequestId(1), why)).unwrap();
+        let error = receive::<RuntimeReport>(&mut line.as_slice()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn the_longest_order_and_report_fit_into_a_line() {
+        let gid = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255";
+        let name = "f".repeat(64);
+        let spawn = Order::Spawn(Spawn {
+            process: ProcessId(u64::MAX),
+            first: RequestId(u64::MAX),
+            function: name.clone(),
+            runtime: RuntimeKind::Awslambdaric,
+            handler: "\u{1}".repeat(HANDLER_MAX),
+            python: "/".repeat(4096).into(),
+            destinations: vec![gid.into(); DESTINATIONS_MAX],
+            sessions: u32::MAX,
+            sessions_max: u32::MAX,
+            environment: [("A".into(), "\u{1}".repeat(ENVIRONMENT_MAX))].into(),
+            memory_max: u64::MAX,
+        });
+        let connections = (0..DESTINATIONS_MAX).map(|i| format!("{i:02}{gid}")).collect();
+        let found = Found {
+            process: ProcessId(u64::MAX),
+            function: name,
+            connections,
+            takes_orders: false,
+        };
+        let hello = Report::Hello { processes: vec![found; PROCESSES_MAX] };
+        assert!(serde_json::to_vec(&spawn).unwrap().len() < LINE_MAX);
+        assert!(serde_json::to_vec(&hello).unwrap().len() < LINE_MAX);
+    }
 }

@@ -11,42 +11,17 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+mod children;
+mod places;
 mod words;
 
+use places::{Container, Process, Stage};
 pub use words::{
     Action, ContainerId, Failure, FunctionTerms, ProcessId, RequestId, Row, Start, Taken, Terms,
 };
 
 /// Numbers that a container may give its processes are below this.
 const NUMBER_MAX: u64 = 1 << 48;
-
-#[derive(Debug)]
-struct Container {
-    owner: String,
-    stage: Stage,
-    processes: BTreeSet<ProcessId>,
-    idle_since: Duration,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Starting,
-    Running,
-    Ending,
-}
-
-#[derive(Debug)]
-struct Process {
-    container: ContainerId,
-    function: String,
-    stage: Stage,
-    /// The Orchestrator Table's row: what it has connections to.
-    connections: BTreeSet<String>,
-    /// Requests for it that nobody has taken yet, oldest first.
-    handed: VecDeque<RequestId>,
-    /// Requests that it, or a child of it, has taken.
-    taken: BTreeSet<RequestId>,
-}
 
 #[derive(Debug)]
 struct Request {
@@ -96,7 +71,13 @@ impl Schedule {
             .containers
             .iter()
             .filter(|(id, c)| c.stage == Stage::Running && self.is_idle(**id));
-        requests.chain(idle.map(|(_, c)| c.idle_since + self.terms.keep_alive)).min()
+        let idle = idle.map(|(_, c)| c.idle_since + self.terms.keep_alive);
+        let idle_processes =
+            self.processes.values().filter(|p| p.is_idle() && self.is_running(p.container));
+        let idle_processes = idle_processes.map(|p| p.idle_since + self.terms.keep_alive);
+        let children = self.processes.values().filter(|p| p.stage != Stage::Ending);
+        let children = children.filter_map(|p| p.children.next());
+        requests.chain(idle).chain(idle_processes).chain(children).min()
     }
 
     /// A request arrives.
@@ -143,7 +124,8 @@ impl Schedule {
     }
 
     /// A container tells of an INIT process that an earlier orchestrator started. It is killed if its
-    /// function is not its container's owner's, which happens when the configuration changed.
+    /// function is not its container's owner's, which happens when the configuration changed, or if it is to be forked and
+    /// still at its first request, whose caller has gone.
     pub fn adopt_process(
         &mut self,
         now: Duration,
@@ -151,9 +133,13 @@ impl Schedule {
         id: ProcessId,
         function: &str,
         connections: BTreeSet<String>,
+        takes_orders: bool,
     ) {
         let Some(home) = self.containers.get_mut(&container) else { return };
-        let is_known = self.functions.get(function).is_some_and(|f| f.owner == home.owner);
+        let is_known = self
+            .functions
+            .get(function)
+            .is_some_and(|f| f.owner == home.owner && (takes_orders || !f.forks));
         // A container tells of its processes, and may lie.
         let is_new = !self.processes.contains_key(&id) && id.0 < NUMBER_MAX;
         let has_room = home.processes.len() < self.terms.processes_max;
@@ -163,14 +149,8 @@ impl Schedule {
         }
         self.next = self.next.max(id.0 + 1);
         home.processes.insert(id);
-        let process = Process {
-            container,
-            function: function.into(),
-            stage: Stage::Running,
-            connections,
-            handed: VecDeque::new(),
-            taken: BTreeSet::new(),
-        };
+        let process = Process::new(now, container, function);
+        let process = Process { stage: Stage::Running, connections, ..process };
         self.processes.insert(id, process);
         self.place_waiting(now);
     }
@@ -222,6 +202,11 @@ impl Schedule {
         self.processes.get(&id).map(|process| process.container)
     }
 
+    /// Whether an INIT process, or a child of it, has taken a request that is not answered.
+    pub fn has_taken(&self, id: ProcessId, request: RequestId) -> bool {
+        self.processes.get(&id).is_some_and(|process| process.taken.contains(&request))
+    }
+
     /// Whether a request is there for an INIT process that nobody has taken yet: this one, or any.
     pub fn has_for(&self, id: ProcessId, wanted: Option<RequestId>) -> bool {
         let Some(process) = self.processes.get(&id) else { return false };
@@ -262,6 +247,8 @@ impl Schedule {
         if process.stage == Stage::Starting {
             process.stage = Stage::Running;
         }
+        process.children.answered(now, request);
+        process.idle_since = now;
         let container = process.container;
         let (_, start) = self.requests.remove(&request)?.place?;
         self.look_for_idle(now, Some(container));
@@ -275,6 +262,12 @@ impl Schedule {
         let waiting = process.handed.len();
         process.handed.retain(|handed| *handed != request);
         let was_its = process.handed.len() < waiting || process.taken.remove(&request);
+        process.children.ended(request);
+        process.idle_since = now;
+        if process.stage == Stage::Starting {
+            // One that tells of a child takes orders, also if its first request was that child's.
+            process.stage = Stage::Running;
+        }
         let container = process.container;
         // A child of an earlier orchestrator's request is none of ours, and containers may lie.
         if was_its {
@@ -284,7 +277,7 @@ impl Schedule {
         self.place_waiting(now);
     }
 
-    /// Time has passed: requests that took too long are killed, idle containers ended.
+    /// Time has passed: requests that took too long are killed, and children that have answered; what is idle is ended.
     pub fn tick(&mut self, now: Duration) {
         let late = |(id, r): (&RequestId, &Request)| (r.deadline <= now).then_some(*id);
         let late: Vec<RequestId> = self.requests.iter().filter_map(late).collect();
@@ -303,7 +296,33 @@ impl Schedule {
         for id in idle {
             self.end_container(id);
         }
+        self.look_after_processes(now);
         self.place_waiting(now);
+    }
+
+    fn look_after_processes(&mut self, now: Duration) {
+        let mut to_end = Vec::new();
+        for (id, process) in &mut self.processes {
+            if process.stage == Stage::Ending {
+                continue;
+            }
+            let lingering = process.children.lingering(now);
+            let kill = |request| Action::KillChild(process.container, *id, request);
+            self.actions.extend(lingering.into_iter().map(kill));
+            let is_container_running = self
+                .containers
+                .get(&process.container)
+                .is_some_and(|home| home.stage == Stage::Running);
+            let is_old = process.is_idle()
+                && is_container_running
+                && process.idle_since + self.terms.keep_alive <= now;
+            if is_old || process.children.is_one_overdue(now) {
+                to_end.push(*id);
+            }
+        }
+        for id in to_end {
+            self.end_process(id);
+        }
     }
 
     /// The Orchestrator Table: each INIT process with its container, owner, function, and what it has
@@ -316,7 +335,7 @@ impl Schedule {
             function: process.function.clone(),
             is_started: process.stage == Stage::Running,
             connections: process.connections.clone(),
-            requests: process.taken.len() + process.handed.len(),
+            requests: process.requests(),
         };
         self.processes.iter().map(row).collect()
     }
@@ -357,11 +376,13 @@ impl Schedule {
             let init = self.processes.get_mut(&process)?;
             init.handed.push_back(request);
             if start == Start::Fork {
+                init.children.forked(request);
                 self.actions.push_back(Action::Fork(init.container, process, request));
             }
             return Some((process, start));
         }
-        let owner = self.functions.get(function)?.owner.clone();
+        let terms = self.functions.get(function)?;
+        let (owner, first_is_child) = (terms.owner.clone(), terms.first_is_child);
         let mut of_owner =
             self.containers.iter().filter(|(_, c)| c.owner == owner && c.stage != Stage::Ending);
         let room = |c: &Container| c.processes.len() < self.terms.processes_max;
@@ -373,14 +394,11 @@ impl Schedule {
         };
         let process = ProcessId(self.number());
         self.containers.get_mut(&container)?.processes.insert(process);
-        let init = Process {
-            container,
-            function: function.into(),
-            stage: Stage::Starting,
-            connections: BTreeSet::new(),
-            handed: VecDeque::from([request]),
-            taken: BTreeSet::new(),
-        };
+        let mut init = Process::new(now, container, function);
+        init.handed.push_back(request);
+        if first_is_child {
+            init.children.forked(request);
+        }
         self.processes.insert(process, init);
         if start == Start::Warm {
             self.actions.push_back(Action::Spawn(container, process, request, function.into()));
@@ -393,24 +411,22 @@ impl Schedule {
     fn started(&self, function: &str) -> Option<(ProcessId, Start)> {
         let terms = self.functions.get(function)?;
         let start = if terms.forks { Start::Fork } else { Start::Reuse };
-        let requests = |p: &Process| p.taken.len() + p.handed.len();
         self.processes
             .iter()
             .filter(|(_, p)| p.function == function && p.stage == Stage::Running)
             .filter(|(_, p)| self.containers[&p.container].stage == Stage::Running)
-            .filter(|(_, p)| terms.forks || requests(p) == 0)
-            .min_by_key(|(_, p)| (!p.connections.is_superset(&terms.destinations), requests(p)))
+            .filter(|(_, p)| terms.forks || p.requests() == 0)
+            .min_by_key(|(_, p)| (!p.connections.is_superset(&terms.destinations), p.requests()))
             .map(|(id, _)| (*id, start))
     }
 
-    /// A new container, or `None` while there are as many as may be; then one that is idle makes room.
+    /// A new container, or `None` while there are as many as may be; then what is idle makes room.
     fn make_container(&mut self, now: Duration, owner: &str) -> Option<ContainerId> {
-        if self.containers.len() >= self.terms.containers_max {
-            let is_ending = self.containers.values().any(|c| c.stage == Stage::Ending);
-            let idle = self.containers.iter().filter(|(id, _)| self.is_idle(**id));
-            let longest = idle.min_by_key(|(_, c)| c.idle_since).map(|(id, _)| *id);
-            if let (false, Some(longest)) = (is_ending, longest) {
-                self.end_container(longest);
+        let of_owner = self.containers.values().filter(|c| c.owner == owner).count();
+        let is_owner_full = of_owner >= self.terms.owner_containers_max;
+        if is_owner_full || self.containers.len() >= self.terms.containers_max {
+            if !self.end_idle_process(owner) && !is_owner_full {
+                self.end_idle_container();
             }
             return None;
         }
@@ -426,13 +442,43 @@ impl Schedule {
         Some(id)
     }
 
+    /// Ends an owner's INIT process that has been idle longest. Whether a place of his comes free.
+    fn end_idle_process(&mut self, owner: &str) -> bool {
+        let of_owner = || {
+            self.processes.iter().filter(|(_, p)| {
+                let home = &self.containers[&p.container];
+                home.owner == owner && home.stage == Stage::Running
+            })
+        };
+        if of_owner().any(|(_, p)| p.stage == Stage::Ending) {
+            return true;
+        }
+        let idle = of_owner().filter(|(_, p)| p.is_idle());
+        let longest = idle.min_by_key(|(_, p)| p.idle_since).map(|(id, _)| *id);
+        if let Some(longest) = longest {
+            self.end_process(longest);
+        }
+        longest.is_some()
+    }
+
+    /// Ends the container that has been idle longest, if none is being ended.
+    fn end_idle_container(&mut self) {
+        let is_ending = self.containers.values().any(|c| c.stage == Stage::Ending);
+        let idle = self.containers.iter().filter(|(id, _)| self.is_idle(**id));
+        let longest = idle.min_by_key(|(_, c)| c.idle_since).map(|(id, _)| *id);
+        if let (false, Some(longest)) = (is_ending, longest) {
+            self.end_container(longest);
+        }
+    }
+
+    fn is_running(&self, id: ContainerId) -> bool {
+        self.containers.get(&id).is_some_and(|c| c.stage == Stage::Running)
+    }
+
     fn is_idle(&self, id: ContainerId) -> bool {
         let Some(container) = self.containers.get(&id) else { return false };
         container.stage == Stage::Running
-            && container.processes.iter().all(|process| {
-                self.processes[process].taken.is_empty()
-                    && self.processes[process].handed.is_empty()
-            })
+            && container.processes.iter().all(|process| self.processes[process].requests() == 0)
     }
 
     fn look_for_idle(&mut self, now: Duration, id: Option<ContainerId>) {
@@ -450,9 +496,18 @@ impl Schedule {
         }
     }
 
+    fn end_process(&mut self, id: ProcessId) {
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        if process.stage != Stage::Ending {
+            process.stage = Stage::Ending;
+            self.actions.push_back(Action::KillProcess(process.container, id));
+        }
+    }
+
     fn time_out(&mut self, now: Duration, id: RequestId) {
         let Some(request) = self.requests.get(&id) else { return };
-        let failure = match request.taken {
+        let is_taken = request.taken;
+        let failure = match is_taken {
             true => Failure::TimedOut(self.functions[&request.function].timeout),
             false => Failure::NotStarted(self.terms.init_timeout),
         };
@@ -462,14 +517,17 @@ impl Schedule {
         let Some(init) = self.processes.get_mut(&process) else { return };
         init.handed.retain(|handed| *handed != id);
         init.taken.remove(&id);
+        init.idle_since = now;
         let container = init.container;
-        if start == Start::Fork {
-            self.actions.push_back(Action::KillChild(container, process, id));
+        if start == Start::Fork && is_taken {
+            if init.children.kill(now, id) {
+                self.actions.push_back(Action::KillChild(container, process, id));
+            }
         } else if self.containers[&container].stage == Stage::Starting {
             self.end_container(container);
         } else {
-            init.stage = Stage::Ending;
-            self.actions.push_back(Action::KillProcess(container, process));
+            // It did not return from its first request, or takes no orders: it would do so with the next ones.
+            self.end_process(process);
         }
         self.look_for_idle(now, Some(container));
     }

@@ -55,7 +55,7 @@ impl StateDirectory {
     /// # Errors
     /// What the system says, and `AddrInUse` if another orchestrator works in it.
     pub fn open(path: &Path, programs: &Programs<'_>) -> io::Result<StateDirectory> {
-        for part in ["containers", "programs", "runtime"] {
+        for part in ["containers", "programs", "runtime", "node"] {
             std::fs::DirBuilder::new().recursive(true).mode(0o711).create(path.join(part))?;
         }
         // Python lists where it imports from.
@@ -91,6 +91,11 @@ impl StateDirectory {
     /// What is mounted into each container.
     pub fn programs(&self) -> PathBuf {
         self.path.join("programs")
+    }
+
+    /// What has the node's socket, and is mounted into each container.
+    pub fn node(&self) -> PathBuf {
+        self.path.join("node")
     }
 
     /// Where the runtime keeps its own state.

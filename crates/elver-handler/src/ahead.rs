@@ -2,6 +2,7 @@
 //! neither.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,10 @@ use elver::{
 use rustix::process::Pid;
 
 use crate::error::Error;
-use crate::rdma::{MR_BYTES, Rdma};
+use crate::rdma::{MR_BYTES, NODE, Rdma};
+
+/// How long until what the node refused, or a node that was away, is asked again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// How long an INIT process waits for its sessions before it takes orders.
 const SETTLE: Duration = Duration::from_millis(2);
@@ -32,9 +36,11 @@ struct Begun {
 #[derive(Debug)]
 pub(crate) struct Ahead {
     destinations: Vec<(String, Gid)>,
-    /// Of a set; 0 once no more can be made.
+    /// Of a set.
     sessions: u32,
     sessions_max: u32,
+    /// Nothing is asked of the node before.
+    again: Option<Instant>,
     session: Session,
     begun: Vec<Begun>,
     sets: Vec<Heirs>,
@@ -54,16 +60,12 @@ impl Ahead {
             Err(_) => Err(Error::NoGid(text.clone())),
         };
         let destinations = destinations.iter().map(parse).collect::<Result<Vec<_>, Error>>()?;
-        let begin = |(_, gid): &(String, Gid)| {
-            let vqp = session.create_vqp(VqpOptions::default())?;
-            let going = vqp.qconnect_start(*gid, 0, ConnectOptions::default())?;
-            Ok(Begun { vqp: Some(vqp), going: Rc::new(going) })
-        };
-        let begun = destinations.iter().map(begin).collect::<Result<Vec<_>, elver::Error>>()?;
+        let begun = begin(&session, &destinations)?;
         let mut ahead = Ahead {
             destinations,
             sessions: sessions.min(sessions_max),
             sessions_max,
+            again: None,
             session,
             begun,
             sets: Vec::new(),
@@ -75,11 +77,40 @@ impl Ahead {
         Ok(ahead)
     }
 
+    /// Begins anew if the node has ended, and another one is there.
+    fn look_after(&mut self) {
+        if !matches!(self.session.poll(), Err(elver::Error::NodeGone)) || !self.may_ask() {
+            return;
+        }
+        self.again = Some(Instant::now() + AGAIN);
+        // What is of the node that has ended is nobody's.
+        self.sets.clear();
+        self.preparing = None;
+        self.assigned.clear();
+        match self.begin_anew() {
+            Ok(()) => self.grow(),
+            Err(error) => eprintln!("elver-handler: nothing is made ready: {error}"),
+        }
+    }
+
+    fn begin_anew(&mut self) -> Result<(), Error> {
+        let session = open()?;
+        self.begun = begin(&session, &self.destinations)?;
+        self.session = session;
+        self.told = 0;
+        self.again = None;
+        Ok(())
+    }
+
+    fn may_ask(&self) -> bool {
+        self.again.is_none_or(|again| Instant::now() >= again)
+    }
+
     /// Prepares more sessions while fewer than half of a set are free.
     fn grow(&mut self) {
         let have: u32 = self.sets.iter().map(Heirs::len).sum();
         let is_enough = self.sessions == 0 || have + self.sessions > self.sessions_max;
-        if is_enough || self.preparing.is_some() {
+        if is_enough || self.preparing.is_some() || !self.may_ask() {
             return;
         }
         if have > 0 && self.free().count() * 2 >= self.sessions as usize {
@@ -90,13 +121,13 @@ impl Ahead {
             PrepareOptions { mr_len: MR_BYTES, must_connect: false, ..PrepareOptions::default() };
         match self.session.prepare_start(self.sessions, &to, options) {
             Ok(preparing) => self.preparing = Some(preparing),
-            Err(error) => self.no_more(&error),
+            Err(error) => self.later(&error),
         }
     }
 
-    fn no_more(&mut self, error: &elver::Error) {
-        self.sessions = 0;
-        eprintln!("elver-handler: no more sessions are prepared for children: {error}");
+    fn later(&mut self, error: &elver::Error) {
+        self.again = Some(Instant::now() + AGAIN);
+        eprintln!("elver-handler: no more sessions are prepared for children now: {error}");
     }
 
     /// Waits a moment for what is prepared. It is longer under way only if a destination does not answer.
@@ -116,7 +147,7 @@ impl Ahead {
         }
         match self.preparing.take().map(Preparing::finish) {
             Some(Ok(heirs)) => self.sets.push(heirs),
-            Some(Err(error)) => self.no_more(&error),
+            Some(Err(error)) => self.later(&error),
             None => {}
         }
     }
@@ -133,6 +164,7 @@ impl Ahead {
 
     /// The first free session, for a child that is about to be forked; none if all are in use.
     pub(crate) fn choose(&mut self) -> Option<Which> {
+        self.look_after();
         self.gather();
         self.free().next()
     }
@@ -188,4 +220,21 @@ impl Ahead {
             begun: BTreeMap::new(),
         })
     }
+}
+
+/// A session at the platform's node.
+pub(crate) fn open() -> Result<Session, Error> {
+    match std::env::var_os(NODE) {
+        Some(path) if Path::new(&path).exists() => Ok(Session::connect(path)?),
+        _ => Err(Error::NoNode),
+    }
+}
+
+fn begin(session: &Session, to: &[(String, Gid)]) -> Result<Vec<Begun>, elver::Error> {
+    let begin = |(_, gid): &(String, Gid)| {
+        let vqp = session.create_vqp(VqpOptions::default())?;
+        let going = vqp.qconnect_start(*gid, 0, ConnectOptions::default())?;
+        Ok(Begun { vqp: Some(vqp), going: Rc::new(going) })
+    };
+    to.iter().map(begin).collect()
 }

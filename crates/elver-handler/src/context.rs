@@ -2,12 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use elver::Session;
-
-use crate::ahead::{Ahead, Which};
+use crate::ahead::{self, Ahead, Which};
 use crate::api::Invocation;
 use crate::error::Error;
-use crate::rdma::{NODE, Rdma};
+use crate::rdma::Rdma;
 
 /// Where a request's RDMA comes from.
 pub(crate) enum Source<'a> {
@@ -60,16 +58,21 @@ impl<'a> Context<'a> {
     pub fn rdma(&mut self) -> Result<&mut Rdma, Error> {
         let rdma = match self.rdma.take() {
             Some(rdma) => rdma,
-            None => match &mut self.source {
-                Source::Own(ahead) => ahead.own()?,
-                Source::Inherit(ahead, which) => ahead.inherit(*which)?,
-                Source::Open => match std::env::var_os(NODE) {
-                    Some(path) if std::path::Path::new(&path).exists() => {
-                        Rdma::own(Session::connect(path)?)?
-                    }
-                    _ => return Err(Error::NoNode),
-                },
-            },
+            None => {
+                let ready = match &mut self.source {
+                    Source::Own(ahead) => Some(ahead.own()),
+                    Source::Inherit(ahead, which) => Some(ahead.inherit(*which)),
+                    Source::Open => None,
+                };
+                if let Some(Err(error)) = &ready {
+                    // As when the node has started again since.
+                    eprintln!("elver-handler: what was made ready cannot be had: {error}");
+                }
+                match ready {
+                    Some(Ok(rdma)) => rdma,
+                    Some(Err(_)) | None => Rdma::own(ahead::open()?)?,
+                }
+            }
         };
         Ok(self.rdma.insert(rdma))
     }

@@ -38,6 +38,7 @@ enum Order {
 enum Report {
     Connected(Vec<String>),
     Ended(u64, String),
+    Serving,
 }
 
 #[derive(Debug)]
@@ -113,6 +114,7 @@ impl Init {
         if let Some(ahead) = &mut self.ahead {
             ahead.settle();
         }
+        self.tell(&Report::Serving)?;
         loop {
             let readable = self.wait().map_err(system("waiting for orders"))?;
             self.reap(&readable[1..])?;

@@ -34,6 +34,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::{LocalSet, spawn_local};
 
+use crate::accepting;
 use crate::http::{self, Reply};
 use code::Code;
 use launcher::{Launcher, NoAnswer};
@@ -115,7 +116,7 @@ impl Door {
 
 async fn accept(listener: TcpListener, door: Rc<Door>) {
     loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
+        let (stream, _) = accepting::next(|cx| listener.poll_accept(cx)).await;
         let permit = door.room.clone().try_acquire_owned().ok();
         let mut ending = door.ending.subscribe();
         if permit.is_none() && !*ending.borrow() {
@@ -132,7 +133,9 @@ async fn accept(listener: TcpListener, door: Rc<Door>) {
                     false => std::future::pending().await,
                 }
             };
-            http::converse(stream, |request| answer(door.clone(), request), ended).await;
+            // OpenWhisk keeps its connection from one activation to the next.
+            let answer = |request| answer(door.clone(), request);
+            http::converse(stream, None, answer, ended).await;
             drop(permit);
         });
     }
@@ -149,7 +152,7 @@ async fn answer(door: Rc<Door>, request: Request<Incoming>) -> Reply {
         _ => return failure(StatusCode::NOT_FOUND, &format!("an action has no {path}")),
     };
     let body = match http::body(request, most).await {
-        Ok(body) => body,
+        Ok((body, _)) => body,
         Err(error) => return failure(error.status, &error.what),
     };
     // What has begun is done, also if its caller goes: the next answer is the next request's.

@@ -11,6 +11,7 @@ use std::thread;
 use elver::{Gid, Session};
 
 use super::event::Event;
+use super::log::say;
 use crate::protocol::NODE_SOCKET;
 use crate::schedule::ProcessId;
 
@@ -28,10 +29,10 @@ pub(super) fn start(process: ProcessId, destinations: &[String], events: Option<
                 let _ = events.send(Event::Connected(process, connections));
             }
         }
-        Err(error) => eprintln!("elver-init: the node made nothing ready: {error}"),
+        Err(error) => say(format_args!("the node made nothing ready: {error}")),
     };
     if let Err(error) = thread::Builder::new().name("node".into()).spawn(look_up) {
-        eprintln!("elver-init: no thread to ask the node: {error}");
+        say(format_args!("no thread to ask the node: {error}"));
     }
 }
 
@@ -44,9 +45,7 @@ fn warm(socket: &Path, destinations: &[String]) -> Result<BTreeSet<String>, elve
         if session.warm(&[gid])?.0 == 1 {
             known.insert(destination.clone());
         } else {
-            eprintln!(
-                "elver-init: {destination} did not answer; the function connects to it itself"
-            );
+            say(format_args!("{destination} did not answer; the function connects to it itself"));
         }
     }
     session.close()?;

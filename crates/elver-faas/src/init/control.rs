@@ -2,6 +2,7 @@
 //! the same place, and finds the container there.
 
 use std::io::{self, BufReader};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -9,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::event::Event;
+use super::log::say;
 use crate::protocol::{CONTROL_SOCKET, receive};
 
 /// How long to wait until the next attempt.
@@ -41,7 +43,9 @@ fn connect(path: &PathBuf, events: &Sender<Event>) -> bool {
             }
             Ok(None) => return true,
             Err(error) => {
-                eprintln!("elver-init: the orchestrator's order cannot be read: {error}");
+                say(format_args!("the orchestrator's order cannot be read: {error}"));
+                // It ends the container then, which would hear nothing more.
+                let _ = reading.get_ref().shutdown(Shutdown::Both);
                 return true;
             }
         }

@@ -7,33 +7,49 @@
 mod connect;
 mod control;
 mod event;
+mod log;
 mod reaper;
 mod relay;
 mod runtime;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{self, Sender};
 
-use crate::protocol::{Order, Report, RuntimeOrder, RuntimeReport, SOCKETS, Spawn, send};
+use crate::protocol::{Found, Order, Report, RuntimeOrder, RuntimeReport, SOCKETS, Spawn, send};
 use crate::schedule::ProcessId;
 use elver_handler::strays;
 use event::Event;
+use log::say;
+use relay::Relays;
 use runtime::Runtime;
-use rustix::process::{Signal, kill_process, set_child_subreaper};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, Signal, kill_process, set_child_subreaper,
+    set_dumpable_behavior, setrlimit,
+};
 
-/// Becomes a program that is to keep what its processes leave, in place of this one.
+/// Becomes a program, in place of this one: it may map so many bytes of memory, and if it `keeps`, what its processes
+/// leave becomes its own.
 ///
 /// # Errors
 /// What the system says of it; else it does not return.
-pub fn become_keeper(program: &OsStr) -> std::io::Result<Infallible> {
-    set_child_subreaper(Some(rustix::process::getpid()))?;
-    Err(Command::new(program).exec())
+pub fn become_program(
+    memory_max: u64,
+    keeps: bool,
+    program: &OsStr,
+    arguments: &[OsString],
+) -> std::io::Result<Infallible> {
+    if keeps {
+        set_child_subreaper(Some(rustix::process::getpid()))?;
+    }
+    let memory = Rlimit { current: Some(memory_max), maximum: Some(memory_max) };
+    setrlimit(Resource::As, memory)?;
+    Err(Command::new(program).args(arguments).exec())
 }
 
 /// Serves as the first process of a container. It ends only with the container.
@@ -41,11 +57,15 @@ pub fn become_keeper(program: &OsStr) -> std::io::Result<Infallible> {
 /// # Errors
 /// What the system says of threads that cannot be made.
 pub fn run() -> std::io::Result<()> {
+    // Functions run as the same user, and could reach into this process's files and memory.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    log::start()?;
     let (events, seen) = mpsc::channel();
     let sockets = Path::new(SOCKETS);
     control::start(sockets, events.clone())?;
     let reaper = reaper::start(events.clone())?;
-    let mut init = Init { orchestrator: None, processes: BTreeMap::new(), events, reaper };
+    let relays = Relays::start()?;
+    let mut init = Init { orchestrator: None, processes: BTreeMap::new(), events, reaper, relays };
     for event in seen {
         init.handle(event);
     }
@@ -57,6 +77,7 @@ struct Init {
     processes: BTreeMap<ProcessId, Runtime>,
     events: Sender<Event>,
     reaper: Sender<()>,
+    relays: Relays,
 }
 
 impl Init {
@@ -64,8 +85,11 @@ impl Init {
         match event {
             Event::Orchestrator(stream) => {
                 self.orchestrator = Some(stream);
-                let row = |(id, runtime): (&ProcessId, &Runtime)| {
-                    (*id, runtime.function.clone(), runtime.connections.clone())
+                let row = |(id, runtime): (&ProcessId, &Runtime)| Found {
+                    process: *id,
+                    function: runtime.function.clone(),
+                    connections: runtime.connections.clone(),
+                    takes_orders: runtime.takes_orders,
                 };
                 let processes = self.processes.iter().map(row).collect();
                 self.tell(&Report::Hello { processes });
@@ -77,7 +101,7 @@ impl Init {
                 if let Some(process) = ended {
                     self.processes.remove(&process);
                     // Its children have lost who would tell of them.
-                    runtime::kill_group(pid);
+                    runtime::kill(pid);
                 }
                 self.end_strays();
                 if let Some(process) = ended {
@@ -86,6 +110,11 @@ impl Init {
             }
             Event::Runtime(process, RuntimeReport::Ended(request, why)) => {
                 self.tell(&Report::ChildEnded { process, request, why });
+            }
+            Event::Runtime(process, RuntimeReport::Serving) => {
+                if let Some(runtime) = self.processes.get_mut(&process) {
+                    runtime.takes_orders = true;
+                }
             }
             Event::Runtime(process, RuntimeReport::Connected(connections))
             | Event::Connected(process, connections) => {
@@ -118,7 +147,7 @@ impl Init {
             }
             Order::KillProcess { process } => {
                 if let Some(runtime) = self.processes.get(&process) {
-                    runtime::kill_group(runtime.pid);
+                    runtime::kill(runtime.pid);
                 }
             }
         }
@@ -126,7 +155,7 @@ impl Init {
 
     fn spawn(&mut self, spawn: &Spawn) {
         let process = spawn.process;
-        match Runtime::start(spawn, &self.events) {
+        match Runtime::start(spawn, &self.events, &self.relays) {
             Ok(runtime) => {
                 self.processes.insert(process, runtime);
                 // It may be gone only if this thread is.
@@ -146,7 +175,7 @@ impl Init {
     fn end_strays(&self) {
         let children = match strays::children() {
             Ok(children) => children,
-            Err(error) => return eprintln!("elver-init: cannot look for what was left: {error}"),
+            Err(error) => return say(format_args!("cannot look for what was left: {error}")),
         };
         let is_runtime = |pid| self.processes.values().any(|runtime| runtime.pid == pid);
         for pid in children.into_iter().filter(|pid| !is_runtime(*pid)) {

@@ -1,64 +1,96 @@
 //! Lambda's clients speak HTTP over TCP to an address of their environment. In a container with nothing
-//! but loopback, `elver-init` listens there, and passes bytes on to the Unix socket of the orchestrator.
+//! but loopback, `elver-init` listens there, and passes bytes on to the Unix socket of the orchestrator. One thread does so
+//! for all INIT processes: threads count as the owner's processes, of which there is a limit.
 
 use std::io;
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Most connections at once of one INIT process and its children; what comes beyond is closed.
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::accepting;
+
+/// Most connections at once of one INIT process and its children; what comes beyond waits.
 const CONNECTIONS_MAX: usize = 128;
 
-/// Listens for as long as the container is there. Returns where.
-pub(super) fn start(socket: PathBuf) -> io::Result<SocketAddr> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let address = listener.local_addr()?;
-    let open = Arc::new(AtomicUsize::new(0));
-    let serve = move || {
-        for client in listener.incoming().flatten() {
-            let guard = Open::new(&open);
-            let Some(guard) = guard else { continue };
-            let Ok(api) = UnixStream::connect(&socket) else { continue };
-            // A thread that cannot be made closes both, as one that ends does.
-            let _ = thread::Builder::new().name("relay".into()).spawn(move || {
-                let _ = both_ways(&client, &api);
-                drop(guard);
-            });
-        }
-    };
-    thread::Builder::new().name("relays".into()).spawn(serve)?;
-    Ok(address)
+/// Most connections at once of all: each is two of the 1,024 files that `elver-init` may have open.
+const ALL_CONNECTIONS_MAX: usize = 400;
+
+/// The thread.
+#[derive(Debug)]
+pub(super) struct Relays {
+    executor: Handle,
+    room: Arc<Semaphore>,
 }
 
-/// Passes on until either side ends.
-fn both_ways(client: &TcpStream, api: &UnixStream) -> io::Result<()> {
-    client.set_nodelay(true)?;
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let _ = io::copy(&mut &*client, &mut &*api);
-            let _ = api.shutdown(Shutdown::Both);
-        });
-        let _ = io::copy(&mut &*api, &mut &*client);
-        let _ = client.shutdown(Shutdown::Both);
-    });
-    Ok(())
+/// Where one INIT process's client asks. It and its connections end when this is dropped.
+#[derive(Debug)]
+pub(super) struct Relay {
+    pub(super) address: SocketAddr,
+    serving: AbortHandle,
 }
 
-/// One of the connections that may be.
-struct Open(Arc<AtomicUsize>);
+impl Relays {
+    pub(super) fn start() -> io::Result<Relays> {
+        let executor = Builder::new_current_thread().enable_all().build()?;
+        let handle = executor.handle().clone();
+        let serve = move || executor.block_on(std::future::pending::<()>());
+        thread::Builder::new().name("relays".into()).spawn(serve)?;
+        Ok(Relays { executor: handle, room: Arc::new(Semaphore::new(ALL_CONNECTIONS_MAX)) })
+    }
 
-impl Open {
-    fn new(open: &Arc<AtomicUsize>) -> Option<Open> {
-        let guard = Open(open.clone());
-        (open.fetch_add(1, Ordering::Relaxed) < CONNECTIONS_MAX).then_some(guard)
+    /// Listens for an INIT process.
+    pub(super) fn open(&self, socket: PathBuf) -> io::Result<Relay> {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let _within = self.executor.enter();
+        let listener = TcpListener::from_std(listener)?;
+        let serving = self.executor.spawn(serve(listener, socket, self.room.clone()));
+        Ok(Relay { address, serving: serving.abort_handle() })
     }
 }
 
-impl Drop for Open {
+impl Drop for Relay {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.serving.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, socket: PathBuf, room: Arc<Semaphore>) {
+    let own = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    // Aborting this ends the connections too.
+    let mut connections = JoinSet::new();
+    loop {
+        let (Ok(one), Ok(of_all)) =
+            (own.clone().acquire_owned().await, room.clone().acquire_owned().await)
+        else {
+            return;
+        };
+        let (client, _) = accepting::next(|cx| listener.poll_accept(cx)).await;
+        while connections.try_join_next().is_some() {}
+        let socket = socket.clone();
+        connections.spawn(async move {
+            // What ends one side ends the other, which its peer sees.
+            let _ = both_ways(client, &socket).await;
+            drop((one, of_all));
+        });
+    }
+}
+
+/// Passes on until either side ends.
+async fn both_ways(mut client: TcpStream, socket: &Path) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    let mut api = UnixStream::connect(socket).await?;
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_api, mut to_api) = api.split();
+    tokio::select! {
+        passed = tokio::io::copy(&mut from_client, &mut to_api) => passed.map(drop),
+        passed = tokio::io::copy(&mut from_api, &mut to_client) => passed.map(drop),
     }
 }

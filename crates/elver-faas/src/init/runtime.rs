@@ -11,13 +11,16 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, prlimit};
+use rustix::fs::{Access, access};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::event::Event;
-use super::relay;
+use super::log::say;
+use super::relay::{Relay, Relays};
 use crate::config::RuntimeKind;
 use crate::protocol::{
-    CODE, MODULE, NODE_SOCKET, PROGRAMS, RuntimeOrder, SOCKETS, Spawn, api_socket, receive, send,
+    CODE, MODULE, NODE_SOCKET, Order, PROGRAMS, RuntimeOrder, SOCKETS, Spawn, api_socket, receive,
+    send,
 };
 
 /// How long an order to a runtime may take. One that does not read is at fault, and is told no more.
@@ -29,13 +32,29 @@ pub(super) struct Runtime {
     pub(super) pid: Pid,
     pub(super) function: String,
     pub(super) connections: BTreeSet<String>,
+    /// Whether it has said that it forks when it is told to.
+    pub(super) takes_orders: bool,
     orders: Option<UnixStream>,
+    /// It ends with this.
+    _relay: Option<Relay>,
 }
 
 impl Runtime {
     /// Starts it, and hears its reports.
-    pub(super) fn start(spawn: &Spawn, events: &Sender<Event>) -> io::Result<Runtime> {
+    pub(super) fn start(
+        spawn: &Spawn,
+        events: &Sender<Event>,
+        relays: &Relays,
+    ) -> io::Result<Runtime> {
         let mut command = command(spawn)?;
+        let relay = match spawn.runtime {
+            RuntimeKind::Awslambdaric | RuntimeKind::Program => {
+                let relay = relays.open(socket(spawn))?;
+                command.env("AWS_LAMBDA_RUNTIME_API", relay.address.to_string());
+                Some(relay)
+            }
+            RuntimeKind::Python | RuntimeKind::Native => None,
+        };
         let orders = if spawn.runtime.forks() {
             let (ours, its) = UnixStream::pair()?;
             command.stdin(OwnedFd::from(its));
@@ -46,16 +65,22 @@ impl Runtime {
         };
         let child = command.process_group(0).spawn()?;
         let pid = Pid::from_child(&child);
-        let memory = Rlimit { current: Some(spawn.memory_max), maximum: Some(spawn.memory_max) };
-        // One that has ended already needs no limit.
-        let _ = prlimit(Some(pid), Resource::As, memory);
         if let Some(orders) = &orders {
             orders.set_write_timeout(Some(ORDER_MAX))?;
             let mut reports = BufReader::new(orders.try_clone()?);
             let (process, events) = (spawn.process, events.clone());
             let listen = move || {
-                while let Ok(Some(report)) = receive(&mut reports) {
-                    if events.send(Event::Runtime(process, report)).is_err() {
+                loop {
+                    let event = match receive(&mut reports) {
+                        Ok(Some(report)) => Event::Runtime(process, report),
+                        Ok(None) => return,
+                        Err(error) => {
+                            say(format_args!("what a runtime reports cannot be read: {error}"));
+                            Event::Order(Order::KillProcess { process })
+                        }
+                    };
+                    let is_last = matches!(event, Event::Order(_));
+                    if events.send(event).is_err() || is_last {
                         return;
                     }
                 }
@@ -63,7 +88,14 @@ impl Runtime {
             thread::Builder::new().name("reports".into()).spawn(listen)?;
         }
         let function = spawn.function.clone();
-        Ok(Runtime { pid, function, connections: BTreeSet::new(), orders })
+        Ok(Runtime {
+            pid,
+            function,
+            connections: BTreeSet::new(),
+            takes_orders: false,
+            orders,
+            _relay: relay,
+        })
     }
 
     /// Whether the runtime connects to its destinations itself.
@@ -91,33 +123,33 @@ impl Runtime {
     }
 }
 
-/// Kills a runtime and all of its processes that did not leave its group.
-pub(super) fn kill_group(pid: Pid) {
+/// Kills a runtime, and all of its processes that did not leave its group. It may have left that itself; what others leave,
+/// comes to be the first process's then.
+pub(super) fn kill(pid: Pid) {
     // There may be none left.
     let _ = kill_process_group(pid, Signal::KILL);
+    let _ = kill_process(pid, Signal::KILL);
+}
+
+fn socket(spawn: &Spawn) -> PathBuf {
+    Path::new(SOCKETS).join(api_socket(spawn.process))
 }
 
 fn command(spawn: &Spawn) -> io::Result<Command> {
     let code = Path::new(CODE).join(&spawn.function);
-    let socket: PathBuf = Path::new(SOCKETS).join(api_socket(spawn.process));
-    let mut command = match spawn.runtime {
-        RuntimeKind::Native => Command::new(code.join(&spawn.handler)),
-        RuntimeKind::Program => {
-            let program = code.join(&spawn.handler);
-            // What is not there is told here, and not by another program.
-            std::fs::metadata(&program)?;
-            let mut command = Command::new(Path::new(PROGRAMS).join("elver-init"));
-            command.arg("keep").arg(program);
-            command
-        }
-        RuntimeKind::Python | RuntimeKind::Awslambdaric => {
-            let mut command = Command::new(&spawn.python);
-            command.args(["-X", "utf8"]).arg(Path::new(PROGRAMS).join("bootstrap.py"));
-            command
-        }
+    let (program, keeps) = match spawn.runtime {
+        RuntimeKind::Native => (code.join(&spawn.handler), false),
+        RuntimeKind::Program => (code.join(&spawn.handler), true),
+        RuntimeKind::Python | RuntimeKind::Awslambdaric => (spawn.python.clone(), false),
     };
-    if matches!(spawn.runtime, RuntimeKind::Awslambdaric | RuntimeKind::Program) {
-        command.env("AWS_LAMBDA_RUNTIME_API", relay::start(socket.clone())?.to_string());
+    // What cannot be run is told here, and not by another program.
+    access(&program, Access::EXEC_OK)?;
+    // Limits are set before the program's first instruction.
+    let mut command = Command::new(Path::new(PROGRAMS).join("elver-init"));
+    command.args(["start", &spawn.memory_max.to_string(), if keeps { "keep" } else { "leave" }]);
+    command.arg(program);
+    if matches!(spawn.runtime, RuntimeKind::Python | RuntimeKind::Awslambdaric) {
+        command.args(["-X", "utf8"]).arg(Path::new(PROGRAMS).join("bootstrap.py"));
     }
     let initialization = match spawn.runtime {
         RuntimeKind::Awslambdaric => "snap-start",
@@ -136,7 +168,7 @@ fn command(spawn: &Spawn) -> io::Result<Command> {
         .env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", (spawn.memory_max >> 20).to_string())
         .env("AWS_LAMBDA_INITIALIZATION_TYPE", initialization)
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("ELVER_API_SOCKET", &socket)
+        .env("ELVER_API_SOCKET", socket(spawn))
         .env("ELVER_SOCKET", NODE_SOCKET)
         .env("ELVER_DESTINATIONS", spawn.destinations.join(" "))
         .env("ELVER_SESSIONS", format!("{} {}", spawn.sessions, spawn.sessions_max))

@@ -1,10 +1,11 @@
 //! The AWS Lambda Runtime API of one INIT process and its children, by its public documentation.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode};
@@ -12,10 +13,11 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::core::{Answer, Orchestrator, State};
-use super::http::{self, CONNECTIONS_MAX, Reply};
+use super::core::{Answer, Orchestrator};
+use super::http::{self, Reply};
+use crate::accepting;
 use crate::protocol::Order;
-use crate::schedule::{ProcessId, RequestId, Start, Taken};
+use crate::schedule::{ContainerId, ProcessId, RequestId, Taken};
 
 const BASE: &str = "/2018-06-01/runtime/";
 
@@ -29,21 +31,23 @@ const REASON_MAX: usize = 2000;
 pub(super) async fn serve(
     orchestrator: Rc<Orchestrator>,
     listener: UnixListener,
+    container: ContainerId,
     process: ProcessId,
 ) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let rooms = orchestrator.state.borrow().homes.get(&container).map(|home| home.rooms.clone());
+    let Some(rooms) = rooms else { return };
     // Aborting this ends the connections too.
     let mut connections = JoinSet::new();
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
-        let Ok((stream, _)) = listener.accept().await else { return };
+        let Ok(permit) = rooms.connections.clone().acquire_owned().await else { return };
+        let (stream, _) = accepting::next(|cx| listener.poll_accept(cx)).await;
         while connections.try_join_next().is_some() {}
         let orchestrator = orchestrator.clone();
+        let bodies = rooms.bodies.clone();
         connections.spawn_local(async move {
-            let has_answered = Rc::new(Cell::new(false));
-            let answer =
-                |request| answer(orchestrator.clone(), process, request, has_answered.clone());
-            http::converse(stream, answer, std::future::pending()).await;
+            let answer = |request| answer(orchestrator.clone(), process, request, bodies.clone());
+            // A handler takes its time between the request and the answer.
+            http::converse(stream, None, answer, std::future::pending()).await;
             drop(permit);
         });
     }
@@ -53,7 +57,7 @@ async fn answer(
     orchestrator: Rc<Orchestrator>,
     process: ProcessId,
     request: Request<Incoming>,
-    has_answered: Rc<Cell<bool>>,
+    bodies: Arc<Semaphore>,
 ) -> Reply {
     let path = request.uri().path().to_string();
     let Some(rest) = path.strip_prefix(BASE) else { return unknown(request).await };
@@ -61,13 +65,11 @@ async fn answer(
     match (request.method(), &parts[..]) {
         (&Method::GET, ["invocation", "next"]) => {
             let wanted = request.headers().get(WANTED).cloned();
-            next(&orchestrator, process, wanted, &has_answered).await
+            next(&orchestrator, process, wanted).await
         }
         (&Method::POST, ["invocation", id, end @ ("response" | "error")]) => {
             let Some(id) = parse_id(id) else { return unknown(request).await };
-            let reply = finish(&orchestrator, process, request, id, *end == "error").await;
-            has_answered.set(reply.status() == StatusCode::ACCEPTED);
-            reply
+            finish(&orchestrator, process, request, bodies, id, *end == "error").await
         }
         (&Method::POST, ["init" | "restore", "error"]) => {
             start_failed(&orchestrator, process, request).await
@@ -85,7 +87,6 @@ async fn next(
     orchestrator: &Rc<Orchestrator>,
     process: ProcessId,
     wanted: Option<HeaderValue>,
-    has_answered: &Cell<bool>,
 ) -> Reply {
     let wanted = match wanted.map(|id| id.to_str().ok()?.parse().ok()).map(|id| id.map(RequestId)) {
         Some(Some(id)) => Some(id),
@@ -96,9 +97,11 @@ async fn next(
     };
     let Some((function, handed)) = door(orchestrator, process) else { return gone() };
     let forks = orchestrator.config.functions[&function].runtime.forks();
-    if forks && has_answered.get() {
-        // A child was there for one request, and is being ended; the next ones have children of their own.
-        return std::future::pending().await;
+    if forks && wanted.is_none() {
+        // It would take another child's.
+        let what =
+            "a process that is forked asks for the one request that it is for, with Elver-Request";
+        return http::failure(StatusCode::BAD_REQUEST, "BadRequest", what);
     }
     loop {
         let notified = handed.notified();
@@ -155,54 +158,57 @@ async fn finish(
     orchestrator: &Rc<Orchestrator>,
     process: ProcessId,
     request: Request<Incoming>,
+    bodies: Arc<Semaphore>,
     id: RequestId,
     is_error: bool,
 ) -> Reply {
+    // What nobody waits for is not read.
+    if !orchestrator.state.borrow().schedule.has_taken(process, id) {
+        return http::unread(request, not_taken(id)).await;
+    }
     let content_type = content_type(request.headers());
-    let body = match http::body(request).await {
+    let body = match http::body(request, bodies).await {
         Ok(body) => body,
         Err(reply) => return *reply,
     };
     let ended = orchestrator.with(|schedule, now| schedule.answered(now, process, id));
-    let Some(start) = ended else {
-        let what =
-            format!("request {} is none that this process has taken, or was ended", id_of(id));
-        return http::failure(StatusCode::FORBIDDEN, "InvalidRequestID", &what);
-    };
+    let Some(start) = ended else { return not_taken(id) };
     let mut state = orchestrator.state.borrow_mut();
     if let Some(pending) = state.pending.remove(&id) {
         let taken = pending.taken.unwrap_or(pending.arrived);
+        let failed = body.trailers.as_ref().and_then(failure_behind);
         let answer = Answer {
-            body,
+            is_error: is_error || failed.is_some(),
+            body: failed.unwrap_or(body.bytes),
             content_type,
-            is_error,
             start,
             launch: taken - pending.arrived,
             total: pending.arrived.elapsed(),
+            _room: body.room,
         };
         // A caller that has gone needs no answer.
         let _ = pending.reply.send(Ok(answer));
     }
-    end_child(orchestrator, &state, process, id, start);
     http::json(StatusCode::ACCEPTED, &serde_json::json!({"status": "OK"}))
 }
 
-/// Lambda's own client would ask for more than the one request that its child is there for.
-fn end_child(
-    orchestrator: &Rc<Orchestrator>,
-    state: &State,
-    process: ProcessId,
-    request: RequestId,
-    start: Start,
-) {
-    let Some(door) = state.doors.get(&process) else { return };
-    let runtime = orchestrator.config.functions[&door.function].runtime;
-    if runtime == crate::config::RuntimeKind::Awslambdaric
-        && start != Start::Reuse
-        && let Some(container) = state.schedule.container_of(process)
-    {
-        orchestrator.order(state, container, Order::KillChild { process, request });
-    }
+/// The error with which a response ends that was streamed: what came of it before is of no use.
+fn failure_behind(trailers: &HeaderMap) -> Option<Bytes> {
+    let kind = trailers.get("lambda-runtime-function-error-type")?.to_str().unwrap_or("Unknown");
+    let body = trailers.get("lambda-runtime-function-error-body");
+    let body = body.and_then(|body| STANDARD.decode(body.as_bytes()).ok());
+    Some(body.map_or_else(
+        || {
+            let error = serde_json::json!({"errorType": kind, "errorMessage": "the response ended with an error"});
+            error.to_string().into()
+        },
+        Bytes::from,
+    ))
+}
+
+fn not_taken(id: RequestId) -> Reply {
+    let what = format!("request {} is none that this process has taken, or was ended", id_of(id));
+    http::failure(StatusCode::FORBIDDEN, "InvalidRequestID", &what)
 }
 
 /// A runtime could not import its handler, or the like: it is ended, and its request fails for that.
@@ -211,11 +217,7 @@ async fn start_failed(
     process: ProcessId,
     request: Request<Incoming>,
 ) -> Reply {
-    let body = match http::body(request).await {
-        Ok(body) => body,
-        Err(reply) => return *reply,
-    };
-    let said: String = String::from_utf8_lossy(&body).chars().take(REASON_MAX).collect();
+    let said = http::reason(request, REASON_MAX).await;
     let mut state = orchestrator.state.borrow_mut();
     if let Some(door) = state.doors.get_mut(&process) {
         door.start_failed = Some(format!("its start failed: {said}"));
@@ -241,13 +243,9 @@ fn parse_id(id: &str) -> Option<RequestId> {
     u64::from_str_radix(number, 16).ok().map(RequestId)
 }
 
-/// What is not there. Its body is read, so that the connection serves what comes behind it.
 async fn unknown(request: Request<Incoming>) -> Reply {
     let what = format!("the Runtime API has no {}", request.uri().path());
-    if let Err(reply) = http::body(request).await {
-        return *reply;
-    }
-    http::failure(StatusCode::NOT_FOUND, "NotFound", &what)
+    http::unread(request, http::failure(StatusCode::NOT_FOUND, "NotFound", &what)).await
 }
 
 fn gone() -> Reply {

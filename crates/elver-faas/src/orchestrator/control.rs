@@ -1,7 +1,7 @@
 //! A container's side of the orchestrator: orders go to its `elver-init`, reports come back.
 //!
-//! The first connection is `elver-init`'s, since nothing else runs before it, and the only one. When it
-//! ends, the container has.
+//! A new container's first connection is `elver-init`'s, since nothing else runs before it, and the only one. That of one
+//! that was found is of its first process, as the system says. When it ends, the container has.
 
 use std::io;
 use std::rc::Rc;
@@ -14,8 +14,9 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
 use super::core::{Expected, ORDERS_MAX, Orchestrator};
-use crate::protocol::{LINE_MAX, Order, Report};
-use crate::schedule::{ContainerId, ProcessId};
+use crate::accepting;
+use crate::protocol::{Found, LINE_MAX, Order, Report};
+use crate::schedule::ContainerId;
 
 /// How long a container that was found running may take to connect.
 const FOUND_MAX: Duration = Duration::from_secs(5);
@@ -29,12 +30,11 @@ pub(super) async fn serve(
 ) {
     let most = match expected {
         Expected::New => Duration::from_secs(orchestrator.config.platform.init_timeout_s),
-        Expected::Found => FOUND_MAX,
+        Expected::Found(_) => FOUND_MAX,
     };
-    let why = match tokio::time::timeout(most, listener.accept()).await {
+    let why = match tokio::time::timeout(most, first_process(&listener, expected)).await {
         Err(_) => format!("its elver-init did not connect within {} ms", most.as_millis()),
-        Ok(Err(error)) => format!("its elver-init cannot be heard: {error}"),
-        Ok(Ok((stream, _))) => {
+        Ok(stream) => {
             // Nobody else is to be taken for elver-init.
             drop(listener);
             match hear(&orchestrator, stream, id, expected).await {
@@ -44,6 +44,19 @@ pub(super) async fn serve(
         }
     };
     orchestrator.delete(id, &why);
+}
+
+async fn first_process(listener: &UnixListener, expected: Expected) -> UnixStream {
+    loop {
+        let (stream, _) = accepting::next(|cx| listener.poll_accept(cx)).await;
+        let pid = stream.peer_cred().ok().and_then(|cred| cred.pid());
+        match expected {
+            Expected::New => return stream,
+            Expected::Found(first) if pid == Some(first) => return stream,
+            // A function's process, which would be taken for it.
+            Expected::Found(_) => {}
+        }
+    }
 }
 
 async fn hear(
@@ -64,7 +77,7 @@ async fn hear(
     }
     match expected {
         Expected::New => orchestrator.with(|schedule, now| schedule.container_runs(now, id)),
-        Expected::Found => adopt(orchestrator, id, processes),
+        Expected::Found(_) => adopt(orchestrator, id, processes),
     }
     while let Some(report) = receive(&mut reading).await? {
         handle(orchestrator, id, report);
@@ -72,17 +85,13 @@ async fn hear(
     Ok(())
 }
 
-fn adopt(
-    orchestrator: &Rc<Orchestrator>,
-    id: ContainerId,
-    processes: Vec<(ProcessId, String, std::collections::BTreeSet<String>)>,
-) {
+fn adopt(orchestrator: &Rc<Orchestrator>, id: ContainerId, processes: Vec<Found>) {
     let owners = orchestrator.directory.containers().unwrap_or_default();
     let Some((_, owner)) = owners.into_iter().find(|(of, _)| *of == id) else { return };
     orchestrator.with(|schedule, now| schedule.adopt_container(now, id, &owner));
-    for (process, function, connections) in processes {
+    for Found { process, function, connections, takes_orders } in processes {
         orchestrator.with(|schedule, now| {
-            schedule.adopt_process(now, id, process, &function, connections);
+            schedule.adopt_process(now, id, process, &function, connections, takes_orders);
         });
         if orchestrator.state.borrow().schedule.container_of(process) != Some(id) {
             continue;
@@ -108,10 +117,7 @@ fn handle(orchestrator: &Rc<Orchestrator>, id: ContainerId, report: Report) {
         }
         Report::ProcessEnded { process, why } if is_its(process) => {
             let door = orchestrator.state.borrow_mut().doors.remove(&process);
-            let failed = door.and_then(|door| {
-                door.serving.abort();
-                door.start_failed
-            });
+            let failed = door.and_then(|mut door| door.start_failed.take());
             let why = failed.unwrap_or(why);
             orchestrator.with(|schedule, now| schedule.process_ended(now, process, &why));
         }

@@ -6,16 +6,19 @@ use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hyper::body::Bytes;
 use tokio::net::UnixListener;
-use tokio::sync::{Mutex, Notify, mpsc, oneshot};
+use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 
-use super::http;
+use super::http::{self, BODIES_MAX};
+use super::limits::Limits;
+use super::node::Node;
 use crate::bundle::Bundle;
-use crate::config::{Config, Owner};
+use crate::config::{Config, Owner, RuntimeKind};
 use crate::containers::{Runtime, RuntimeError};
 use crate::protocol::{Order, Spawn};
 use crate::schedule::{
@@ -23,8 +26,11 @@ use crate::schedule::{
 };
 use crate::state::StateDirectory;
 
-/// Most bytes of a file that a function writes, its log among them.
+/// Most bytes of a file that a function writes.
 const FILE_MAX: u64 = 64 << 20;
+
+/// How long until a node that has started again is seen.
+const NODE_LOOK: Duration = Duration::from_millis(200);
 
 /// Orders that a container has not taken yet. One that takes none is ended.
 pub(super) const ORDERS_MAX: usize = 4096;
@@ -46,7 +52,7 @@ pub enum ServeError {
 }
 
 /// How a request was answered.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Answer {
     pub(super) body: Bytes,
     pub(super) content_type: String,
@@ -54,6 +60,8 @@ pub(super) struct Answer {
     pub(super) start: Start,
     pub(super) launch: Duration,
     pub(super) total: Duration,
+    /// The body's, until the caller has it.
+    pub(super) _room: OwnedSemaphorePermit,
 }
 
 /// A request whose caller waits.
@@ -63,6 +71,15 @@ pub(super) struct Pending {
     pub(super) reply: oneshot::Sender<Result<Answer, Failure>>,
     pub(super) arrived: Instant,
     pub(super) taken: Option<Instant>,
+    /// The body's.
+    pub(super) _room: OwnedSemaphorePermit,
+}
+
+/// What a container's processes may have at once.
+#[derive(Clone, Debug)]
+pub(super) struct Rooms {
+    pub(super) connections: Arc<Semaphore>,
+    pub(super) bodies: Arc<Semaphore>,
 }
 
 /// What a container has on this side.
@@ -70,6 +87,7 @@ pub(super) struct Pending {
 pub(super) struct Home {
     pub(super) orders: Option<mpsc::Sender<Order>>,
     pub(super) control: AbortHandle,
+    pub(super) rooms: Rooms,
     /// Held while the runtime is about this container: one is not ended while it is being made.
     commands: Rc<Mutex<()>>,
 }
@@ -81,6 +99,15 @@ pub(super) struct Door {
     pub(super) serving: AbortHandle,
     pub(super) handed: Rc<Notify>,
     pub(super) start_failed: Option<String>,
+    socket: PathBuf,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.serving.abort();
+        // It may have gone with its container.
+        let _ = std::fs::remove_file(&self.socket);
+    }
 }
 
 /// What changes, as one.
@@ -97,7 +124,7 @@ pub(super) type Serving = Pin<Box<dyn Future<Output = ()>>>;
 /// What is behind the sockets that containers have.
 pub(super) struct Services {
     /// Behind an INIT process's.
-    pub(super) door: fn(Rc<Orchestrator>, UnixListener, ProcessId) -> Serving,
+    pub(super) door: fn(Rc<Orchestrator>, UnixListener, ContainerId, ProcessId) -> Serving,
     /// Behind a container's `elver-init`'s.
     pub(super) control: fn(Rc<Orchestrator>, UnixListener, ContainerId, Expected) -> Serving,
 }
@@ -107,8 +134,8 @@ pub(super) struct Services {
 pub(super) enum Expected {
     /// It is being made.
     New,
-    /// It was found running.
-    Found,
+    /// It was found running, with this first process.
+    Found(i32),
 }
 
 /// All that tasks share.
@@ -116,6 +143,8 @@ pub(super) struct Orchestrator {
     pub(super) config: Config,
     pub(super) directory: StateDirectory,
     runtime: Runtime,
+    node: Option<Node>,
+    pub(super) limits: Limits,
     pub(super) begun: Instant,
     pub(super) state: RefCell<State>,
     services: Services,
@@ -125,17 +154,23 @@ pub(super) struct Orchestrator {
 
 impl Orchestrator {
     pub(super) fn new(config: Config, directory: StateDirectory, services: Services) -> Rc<Self> {
-        let runtime = Runtime::new(&config.platform.runtime, directory.runtime_root());
+        let cgroups = config.platform.container_memory_mb.is_some();
+        let runtime = Runtime::new(&config.platform.runtime, directory.runtime_root(), cgroups);
         let state = State {
             schedule: Schedule::new(terms(&config), functions(&config), first_number()),
             homes: BTreeMap::new(),
             doors: BTreeMap::new(),
             pending: BTreeMap::new(),
         };
+        let socket = config.platform.node_socket.as_deref();
+        let node = socket.map(|socket| Node::new(socket, directory.node()));
+        let limits = Limits::raise(config.platform.containers_max);
         Rc::new(Orchestrator {
             config,
             directory,
             runtime,
+            node,
+            limits,
             begun: Instant::now(),
             state: RefCell::new(state),
             services,
@@ -158,7 +193,10 @@ impl Orchestrator {
             self.state.borrow_mut().schedule.skip_number(id);
             let name = StateDirectory::name(id);
             let adopted = match self.config.owners.get(&owner) {
-                Some(owner) if is(&name, true) => self.expect(id, owner, Expected::Found),
+                Some(owner) if is(&name, true) => match self.runtime.first_process(&name).await {
+                    Ok(pid) => self.expect(id, owner, Expected::Found(pid)),
+                    Err(error) => Err(io::Error::other(error)),
+                },
                 _ => Err(io::ErrorKind::NotFound.into()),
             };
             if adopted.is_err() {
@@ -205,6 +243,16 @@ impl Orchestrator {
                 () = due => {}
             }
             self.with(|schedule, now| schedule.tick(now));
+        }
+    }
+
+    /// Has containers find the node, whenever that starts again.
+    pub(super) async fn keep_node(self: Rc<Self>) {
+        let Some(node) = &self.node else { return };
+        loop {
+            // While the node is away there is nothing to find.
+            let _ = node.renew();
+            tokio::time::sleep(NODE_LOOK).await;
         }
     }
 
@@ -300,12 +348,13 @@ impl Orchestrator {
         let socket = self.directory.sockets(container).join(crate::protocol::api_socket(process));
         let listener = http::bind(&socket)?;
         self.directory.give(&socket, owner.uid)?;
-        let serving = spawn_local((self.services.door)(self.clone(), listener, process));
+        let serving = spawn_local((self.services.door)(self.clone(), listener, container, process));
         Ok(Door {
             function: name.into(),
             serving: serving.abort_handle(),
             handed: Rc::new(Notify::new()),
             start_failed: None,
+            socket,
         })
     }
 
@@ -355,9 +404,10 @@ impl Orchestrator {
             user_namespace: platform.user_namespace,
             sockets: &places.sockets,
             programs: &places.programs,
-            node_socket: platform.node_socket.as_deref(),
+            node: self.node.as_ref().and_then(Node::mount),
             code: functions.clone().map(|(name, f)| (name.as_str(), f.code.as_path())).collect(),
             processes_max: functions.map(|(_, f)| f.processes_max).max().unwrap_or(1),
+            memory_max: platform.container_memory_mb.map(|memory| memory << 20),
             file_max: FILE_MAX,
         }
     }
@@ -373,7 +423,12 @@ impl Orchestrator {
         let listener = http::bind(&socket)?;
         self.directory.give(&socket, owner.uid)?;
         let control = spawn_local((self.services.control)(self.clone(), listener, id, expected));
-        let home = Home { orders: None, control: control.abort_handle(), commands: Rc::default() };
+        let rooms = Rooms {
+            connections: Arc::new(Semaphore::new(self.limits.container)),
+            bodies: Arc::new(Semaphore::new(BODIES_MAX)),
+        };
+        let control = control.abort_handle();
+        let home = Home { orders: None, control, rooms, commands: Rc::default() };
         self.state.borrow_mut().homes.insert(id, home);
         Ok(())
     }
@@ -399,13 +454,7 @@ impl Orchestrator {
     /// Closes the doors of processes that are no more.
     fn close_doors(&self) {
         let State { schedule, doors, .. } = &mut *self.state.borrow_mut();
-        doors.retain(|process, door| {
-            let is_there = schedule.container_of(*process).is_some();
-            if !is_there {
-                door.serving.abort();
-            }
-            is_there
-        });
+        doors.retain(|process, _| schedule.container_of(*process).is_some());
     }
 }
 
@@ -420,6 +469,7 @@ fn terms(config: &Config) -> Terms {
     let platform = &config.platform;
     Terms {
         containers_max: platform.containers_max,
+        owner_containers_max: platform.owner_containers_max,
         processes_max: platform.processes_max,
         requests_max: platform.requests_max,
         keep_alive: Duration::from_secs(platform.keep_alive_s),
@@ -431,6 +481,7 @@ fn functions(config: &Config) -> BTreeMap<String, FunctionTerms> {
     let terms = |function: &crate::config::Function| FunctionTerms {
         owner: function.owner.clone(),
         forks: function.runtime.forks(),
+        first_is_child: function.runtime == RuntimeKind::Awslambdaric,
         destinations: function.destinations.iter().cloned().collect(),
         timeout: Duration::from_secs(function.timeout_s),
         concurrency_max: function.concurrency_max,

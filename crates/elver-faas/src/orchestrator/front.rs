@@ -4,7 +4,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
@@ -13,10 +14,18 @@ use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{JoinHandle, JoinSet, spawn_local};
 
+use super::callers::Callers;
 use super::core::{Answer, Orchestrator, Pending};
-use super::http::{self, CONNECTIONS_MAX, Reply};
+use super::http::{self, Reply};
+use crate::accepting;
 use crate::client::{ERROR_HEADER, LAUNCH_HEADER, Listing, START_HEADER, TOTAL_HEADER};
 use crate::schedule::Failure;
+
+/// How long a caller may be silent between two requests, and take to send the head of one.
+const HEAD_MAX: Duration = Duration::from_secs(10);
+
+/// What one is told who has as many connections as he may.
+const TOO_MANY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{\"errorType\":\"TooMany\",\"errorMessage\":\"you have as many connections as one user may have\"}";
 
 /// Listens; all of the host's users may ask, and each is told what he may have.
 pub(super) fn listen(orchestrator: Rc<Orchestrator>, path: &Path) -> io::Result<JoinHandle<()>> {
@@ -26,46 +35,62 @@ pub(super) fn listen(orchestrator: Rc<Orchestrator>, path: &Path) -> io::Result<
 }
 
 async fn serve(orchestrator: Rc<Orchestrator>, listener: UnixListener) {
-    let room = std::sync::Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let room = Arc::new(Semaphore::new(orchestrator.limits.front));
+    let callers = Callers::new(orchestrator.limits.caller);
     let mut connections = JoinSet::new();
     loop {
         let Ok(permit) = room.clone().acquire_owned().await else { return };
-        let Ok((stream, _)) = listener.accept().await else { return };
+        let (stream, _) = accepting::next(|cx| listener.poll_accept(cx)).await;
         while connections.try_join_next().is_some() {}
-        let Ok(caller) = stream.peer_cred().map(|cred| cred.uid()) else { continue };
+        let Ok(uid) = stream.peer_cred().map(|cred| cred.uid()) else { continue };
+        let Some(caller) = callers.connected(uid) else {
+            // One that has not asked yet cannot be told more than fits at once.
+            let _ = stream.try_write(TOO_MANY);
+            continue;
+        };
         let orchestrator = orchestrator.clone();
         connections.spawn_local(async move {
-            let answer = |request| answer(orchestrator.clone(), caller, request);
-            http::converse(stream, answer, std::future::pending()).await;
-            drop(permit);
+            let answer = |request| answer(orchestrator.clone(), uid, caller.bodies(), request);
+            http::converse(stream, Some(HEAD_MAX), answer, std::future::pending()).await;
+            drop((permit, caller));
         });
     }
 }
 
-async fn answer(orchestrator: Rc<Orchestrator>, caller: u32, request: Request<Incoming>) -> Reply {
+async fn answer(
+    orchestrator: Rc<Orchestrator>,
+    caller: u32,
+    bodies: Arc<Semaphore>,
+    request: Request<Incoming>,
+) -> Reply {
     let path = request.uri().path().to_string();
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     match (request.method(), &parts[..]) {
         (&Method::GET, ["functions"]) => list(&orchestrator, caller),
         (&Method::POST, ["functions", name, "invocations"]) => {
-            invoke(&orchestrator, caller, name, request).await
+            invoke(&orchestrator, caller, bodies, name, request).await
         }
-        _ => http::failure(StatusCode::NOT_FOUND, "NotFound", &format!("there is no {path}")),
+        _ => {
+            let what = format!("there is no {path}");
+            let reply = http::failure(StatusCode::NOT_FOUND, "NotFound", &what);
+            http::unread(request, reply).await
+        }
     }
 }
 
 async fn invoke(
     orchestrator: &Rc<Orchestrator>,
     caller: u32,
+    bodies: Arc<Semaphore>,
     name: &str,
     request: Request<Incoming>,
 ) -> Reply {
     let arrived = Instant::now();
     // Who may not invoke a function does not learn whether it is there.
     if !may_invoke(orchestrator, caller, name) {
-        return refused(&Failure::Unknown(name.into()));
+        return http::unread(request, refused(&Failure::Unknown(name.into()))).await;
     }
-    let body = match http::body(request).await {
+    let body = match http::body(request, bodies).await {
         Ok(body) => body,
         Err(reply) => return *reply,
     };
@@ -76,7 +101,7 @@ async fn invoke(
         Err(failure) => return refused(&failure),
     };
     // Nothing else has run since, so that nobody can have taken it yet.
-    let pending = Pending { body, reply, arrived, taken: None };
+    let pending = Pending { body: body.bytes, reply, arrived, taken: None, _room: body.room };
     orchestrator.state.borrow_mut().pending.insert(id, pending);
     match answered.await {
         Ok(Ok(answer)) => result(answer),

@@ -3,10 +3,12 @@
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
-use hyper::body::{Bytes, Incoming};
-use hyper::{Request, StatusCode};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::{HeaderMap, Request, StatusCode};
 use tokio::net::UnixListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::http;
 pub(super) use crate::http::{Reply, converse, json, with_type};
@@ -14,8 +16,14 @@ pub(super) use crate::http::{Reply, converse, json, with_type};
 /// The largest request or response of a function, in bytes: Lambda's own limit.
 const BODY_MAX: usize = 6 << 20;
 
-/// Most connections at once at one door.
-pub(super) const CONNECTIONS_MAX: usize = 1024;
+/// The largest body that is read though it is of no use, in bytes.
+const IDLE_MAX: usize = 64 << 10;
+
+/// The largest error of a start, in bytes.
+const ERROR_MAX: usize = 256 << 10;
+
+/// Most bytes of bodies at once of one container, and of one caller; what comes beyond waits.
+pub(super) const BODIES_MAX: usize = 64 << 20;
 
 /// Listens where a socket of an earlier run may be left. Its owner alone may connect.
 pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
@@ -28,10 +36,52 @@ pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// A request's body, or what to answer instead.
-pub(super) async fn body(request: Request<Incoming>) -> Result<Bytes, Box<Reply>> {
+/// A request's body.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) bytes: Bytes,
+    /// What came behind it.
+    pub(super) trailers: Option<HeaderMap>,
+    /// Its part of what there may be, for as long as the bytes are kept.
+    pub(super) room: OwnedSemaphorePermit,
+}
+
+/// A request's body, once there is room for it, or what to answer instead.
+pub(super) async fn body(
+    request: Request<Incoming>,
+    room: Arc<Semaphore>,
+) -> Result<Whole, Box<Reply>> {
+    let length = request.body().size_hint().upper();
+    let length = length.map_or(BODY_MAX, |length| length.min(BODY_MAX as u64) as usize);
+    let room = room.acquire_many_owned(length as u32).await;
+    let gone =
+        |_| Box::new(failure(StatusCode::SERVICE_UNAVAILABLE, "Ended", "the container ends"));
+    let mut room = room.map_err(gone)?;
     let body = http::body(request, BODY_MAX).await;
-    body.map_err(|error| Box::new(failure(error.status, error.kind, &error.what)))
+    let (bytes, trailers) =
+        body.map_err(|error| Box::new(failure(error.status, error.kind, &error.what)))?;
+    // Of one whose length was not said, it may be less.
+    drop(room.split(length.saturating_sub(bytes.len())));
+    Ok(Whole { bytes, trailers, room })
+}
+
+/// The answer to a request whose body is of no use. A short one is read, since who is still about to write it would not hear
+/// the answer else; behind another one the connection ends.
+pub(super) async fn unread(request: Request<Incoming>, reply: Reply) -> Reply {
+    let length = request.body().size_hint().upper();
+    let is_short = length.is_some_and(|length| length <= IDLE_MAX as u64);
+    match is_short && http::body(request, IDLE_MAX).await.is_ok() {
+        true => reply,
+        false => http::closing(reply),
+    }
+}
+
+/// The beginning of what a runtime says of its failed start.
+pub(super) async fn reason(request: Request<Incoming>, most: usize) -> String {
+    match http::body(request, ERROR_MAX).await {
+        Ok((body, _)) => String::from_utf8_lossy(&body).chars().take(most).collect(),
+        Err(error) => format!("its reason cannot be read: {}", error.what),
+    }
 }
 
 /// An error in the form that Lambda has for it.

@@ -3,10 +3,13 @@
 //! All of it runs on one thread, so that nothing is locked. `RefCell`s are never held over an `await`.
 
 mod api;
+mod callers;
 mod control;
 mod core;
 mod front;
 mod http;
+mod limits;
+mod node;
 
 use std::path::Path;
 use std::rc::Rc;
@@ -43,8 +46,8 @@ pub fn serve(
         .build()
         .map_err(file("cannot make an event loop"))?;
     let services = Services {
-        door: |orchestrator, listener, process| {
-            Box::pin(api::serve(orchestrator, listener, process))
+        door: |orchestrator, listener, container, process| {
+            Box::pin(api::serve(orchestrator, listener, container, process))
         },
         control: |orchestrator, listener, id, expected| {
             Box::pin(control::serve(orchestrator, listener, id, expected))
@@ -70,12 +73,14 @@ async fn until_signal(
     let front = front::listen(orchestrator.clone(), &socket).map_err(file)?;
     ready(&socket);
     let clock = spawn_local(orchestrator.clone().keep_time());
+    let node = spawn_local(orchestrator.clone().keep_node());
     tokio::select! {
         _ = interrupted.recv() => {}
         _ = terminated.recv() => {}
     }
     front.abort();
     clock.abort();
+    node.abort();
     orchestrator.end().await;
     Ok(())
 }

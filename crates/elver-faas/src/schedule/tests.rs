@@ -9,6 +9,7 @@ const NOW: Duration = Duration::from_secs(1);
 fn schedule() -> Schedule {
     let terms = Terms {
         containers_max: 2,
+        owner_containers_max: 2,
         processes_max: 2,
         requests_max: 12,
         keep_alive: Duration::from_secs(60),
@@ -17,6 +18,7 @@ fn schedule() -> Schedule {
     let function = |owner: &str, forks| FunctionTerms {
         owner: owner.into(),
         forks,
+        first_is_child: false,
         destinations: BTreeSet::from(["gid".to_string()]),
         timeout: Duration::from_secs(3),
         concurrency_max: 6,
@@ -74,13 +76,13 @@ fn the_process_with_the_connections_is_forked() {
     schedule.request(NOW, "f").unwrap();
     let connected = ProcessId(900);
     let gids = BTreeSet::from(["gid".to_string()]);
-    schedule.adopt_process(NOW, container, connected, "f", gids);
+    schedule.adopt_process(NOW, container, connected, "f", gids, true);
     actions(&mut schedule);
     let request = schedule.request(NOW, "f").unwrap();
     assert_eq!(actions(&mut schedule), [Action::Fork(container, connected, request)]);
     // A container that lies of its processes gets none of another, and no number that ends ours.
     for lie in [bare, ProcessId(u64::MAX)] {
-        schedule.adopt_process(NOW, container, lie, "f", BTreeSet::new());
+        schedule.adopt_process(NOW, container, lie, "f", BTreeSet::new(), true);
         assert_eq!(actions(&mut schedule), [Action::KillProcess(container, lie)]);
     }
     assert_eq!(schedule.table().iter().filter(|row| row.process == bare).count(), 1);
@@ -135,6 +137,107 @@ fn limits_refuse_and_idle_containers_make_room() {
     let refused = schedule.request(NOW, "i").unwrap_err();
     assert_eq!(refused, Failure::TooMany { what: "i".into(), most: 6 });
     assert_eq!(schedule.request(NOW, "x").unwrap_err(), Failure::Unknown("x".into()));
+}
+
+#[test]
+fn a_process_that_takes_no_orders_is_ended() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "f");
+    let request = schedule.request(NOW, "f").unwrap();
+    actions(&mut schedule);
+    // Nobody was forked for it, as far as can be seen.
+    let late = NOW + Duration::from_secs(10);
+    schedule.tick(late);
+    let failure = Failure::NotStarted(Duration::from_secs(10));
+    let expected = [Action::Fail(request, failure), Action::KillProcess(container, process)];
+    assert_eq!(actions(&mut schedule), expected);
+    // Others are not handed to it while it ends, which is not ordered again.
+    schedule.request(late, "f").unwrap();
+    assert!(matches!(actions(&mut schedule)[..], [Action::Spawn(..)]));
+    schedule.tick(late + Duration::from_secs(1));
+    assert_eq!(actions(&mut schedule), []);
+}
+
+#[test]
+fn a_child_that_is_not_told_of_as_killed_is_its_processes_fault() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "f");
+    for is_told in [true, false] {
+        let request = schedule.request(NOW, "f").unwrap();
+        schedule.take(NOW, process, Some(request)).unwrap();
+        actions(&mut schedule);
+        let late = NOW + Duration::from_secs(3);
+        schedule.tick(late);
+        assert!(actions(&mut schedule).contains(&Action::KillChild(container, process, request)));
+        if is_told {
+            schedule.child_ended(late, process, request, "signal 9");
+        }
+        schedule.tick(late + children::KILL);
+        let expected = [Action::KillProcess(container, process)];
+        assert_eq!(actions(&mut schedule), if is_told { &[][..] } else { &expected });
+    }
+}
+
+#[test]
+fn a_child_that_has_answered_and_goes_on_is_killed() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "f");
+    for ends in [true, false] {
+        let request = schedule.request(NOW, "f").unwrap();
+        schedule.take(NOW, process, Some(request)).unwrap();
+        schedule.answered(NOW, process, request);
+        actions(&mut schedule);
+        if ends {
+            schedule.child_ended(NOW, process, request, "exit code 0");
+            continue;
+        }
+        let late = NOW + children::LINGER;
+        assert_eq!(schedule.next_tick(), Some(late));
+        schedule.tick(late);
+        assert_eq!(actions(&mut schedule), [Action::KillChild(container, process, request)]);
+    }
+}
+
+#[test]
+fn an_idle_process_makes_room_in_its_owners_container() {
+    let mut schedule = schedule();
+    schedule.terms.owner_containers_max = 1;
+    schedule.terms.processes_max = 1;
+    let (container, process) = cold(&mut schedule, "f");
+    schedule.request(NOW, "g").unwrap();
+    schedule.request(NOW, "g").unwrap();
+    assert_eq!(actions(&mut schedule), [Action::KillProcess(container, process)]);
+    schedule.process_ended(NOW, process, "signal 9");
+    assert!(matches!(&actions(&mut schedule)[..], [Action::Spawn(_, _, _, g)] if g == "g"));
+}
+
+#[test]
+fn an_idle_process_beside_a_busy_one_is_ended() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "f");
+    schedule.request(NOW, "g").unwrap();
+    let [Action::Spawn(_, busy, _, _)] = actions(&mut schedule)[..] else { panic!("not warm") };
+    let mut now = NOW;
+    for _ in 0..60 {
+        let taken = schedule.take(now, busy, None).unwrap();
+        schedule.answered(now, busy, taken.request);
+        schedule.request(now, "g").unwrap();
+        now += Duration::from_secs(1);
+        schedule.tick(now);
+    }
+    assert_eq!(actions(&mut schedule), [Action::KillProcess(container, process)]);
+}
+
+#[test]
+fn a_process_amid_its_first_request_is_not_taken_over() {
+    let mut schedule = schedule();
+    let (container, _) = cold(&mut schedule, "f");
+    let found = ProcessId(900);
+    schedule.adopt_process(NOW, container, found, "f", BTreeSet::new(), false);
+    assert_eq!(actions(&mut schedule), [Action::KillProcess(container, found)]);
+    // What is not forked asks for its next request when it is done.
+    schedule.adopt_process(NOW, container, found, "g", BTreeSet::new(), false);
+    assert_eq!(actions(&mut schedule), []);
 }
 
 #[test]

@@ -48,11 +48,13 @@ impl fmt::Display for Start {
 pub struct Terms {
     /// Containers at once.
     pub containers_max: usize,
+    /// Containers of one owner at once.
+    pub owner_containers_max: usize,
     /// INIT processes in one container.
     pub processes_max: usize,
     /// Requests that wait or run.
     pub requests_max: usize,
-    /// How long a container without requests is kept.
+    /// How long a container, and an INIT process, without requests is kept.
     pub keep_alive: Duration,
     /// How long a request may wait until it is taken.
     pub init_timeout: Duration,
@@ -65,6 +67,8 @@ pub struct FunctionTerms {
     pub owner: String,
     /// Whether its INIT process can be forked.
     pub forks: bool,
+    /// Whether a child has its first request too, and not the INIT process itself.
+    pub first_is_child: bool,
     /// What its INIT process is to be connected with.
     pub destinations: BTreeSet<String>,
     /// How long a request may run.

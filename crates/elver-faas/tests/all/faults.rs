@@ -1,7 +1,8 @@
 //! Handlers that crash, hang and fork without end; callers and containers that ask for what is another's.
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use elver_faas::schedule::Start;
 use elver_testkit::wait_for;
@@ -106,14 +107,147 @@ fn what_cannot_start_says_why() {
 }
 
 #[test]
+fn who_leaves_its_group_has_no_more_time_for_it() {
+    let functions = python("petra", 61_040, &["moves"]).replace("timeout_s = 20", "timeout_s = 1");
+    let mut platform = Platform::start("", &functions);
+    assert_eq!(platform.refusal("petra-moves", json!("hang")).0, "TimedOut");
+    // elver-init.
+    wait_for_processes(61_040, 1);
+    assert_eq!(platform.answer("petra-moves", json!(null)).0, Start::Warm);
+    platform.end();
+}
+
+#[test]
+fn an_init_process_that_takes_no_orders_is_replaced() {
+    let mut platform = Platform::start("init_timeout_s = 3", &python("yves", 61_051, &["stops"]));
+    for expected in [Start::Cold, Start::Fork] {
+        assert_eq!(platform.answer("yves-stops", json!(null)).0, expected);
+    }
+    platform.answer("yves-stops", json!("stop"));
+    wait_for("another INIT process", || {
+        let answered = platform.invoke("yves-stops", json!(null)).ok()?;
+        (answered.start == Start::Warm).then_some(())
+    });
+    assert_eq!(platform.answer("yves-stops", json!(null)).0, Start::Fork);
+    platform.end();
+}
+
+#[test]
+fn a_child_that_answers_and_goes_on_is_ended() {
+    let mut platform = Platform::start("", &python("quinn", 61_041, &["answers"]));
+    platform.answer("quinn-answers", json!(null));
+    for _ in 0..3 {
+        let (start, answer) = platform.answer("quinn-answers", json!(1));
+        assert_eq!((start, answer), (Start::Fork, json!("by itself")));
+    }
+    // elver-init and the INIT process.
+    wait_for_processes(61_041, 2);
+    assert_eq!(platform.answer("quinn-answers", json!(null)).0, Start::Fork);
+    platform.end();
+}
+
+#[test]
+fn a_connection_that_is_lost_while_a_handler_works_is_made_anew() {
+    let mut platform = Platform::start("", &python("rosa", 61_042, &["cuts"]));
+    platform.answer("rosa-cuts", json!(null));
+    let (start, answer) = platform.answer("rosa-cuts", json!("cut"));
+    assert_eq!((start, answer), (Start::Fork, json!("here")));
+    platform.end();
+}
+
+#[test]
+fn a_process_that_is_forked_asks_for_its_own_request_alone() {
+    let platform = Platform::start("", &python("saul", 61_043, &["takes"]));
+    for _ in 0..2 {
+        assert_eq!(platform.answer("saul-takes", json!(null)).1, 400);
+    }
+}
+
+#[test]
+fn what_is_no_answer_is_not_read() {
+    let platform = Platform::start("", &python("tara", 61_044, &["floods"]));
+    let other = "invocation/00000000-0000-4000-8000-00000000ffff/response";
+    for (path, status) in [("nothing", 404), (other, 403)] {
+        assert_eq!(platform.answer("tara-floods", json!(path)).1, json!([status, "close"]));
+    }
+}
+
+#[test]
+fn a_log_that_is_full_ends_nobody() {
+    let mut platform = Platform::start("", &python("ugo", 61_045, &["prints"]));
+    for megabytes in [0, 80, 80] {
+        assert_eq!(platform.answer("ugo-prints", json!(megabytes)).1, "here");
+    }
+    wait_for("the end of the log", || platform.logs().ends_with("the last line\n").then_some(()));
+    assert!(platform.logs().len() <= 16 << 20);
+    assert_eq!(platform.answer("ugo-prints", json!(0)).0, Start::Fork);
+    platform.end();
+}
+
+#[test]
+fn what_is_written_is_written_once() {
+    let mut platform = Platform::start("", &python("vera", 61_046, &["buffers"]));
+    for event in 0..4 {
+        platform.answer("vera-buffers", json!(event));
+    }
+    for event in 0..4 {
+        for word in [format!("<python {event}>"), format!("<c {event}>")] {
+            wait_for(&word, || (platform.logs().matches(&word).count() >= 1).then_some(()));
+        }
+    }
+    let logs = platform.logs();
+    assert_eq!((logs.matches("<python").count(), logs.matches("<c ").count()), (4, 4), "{logs}");
+    platform.end();
+}
+
+#[test]
+fn memory_is_bounded_from_the_first_instruction() {
+    let functions = python("wanda", 61_047, &["limits"]) + "memory_mb = 300\n";
+    let platform = Platform::start("", &functions);
+    let most = 300_u64 << 20;
+    for _ in 0..2 {
+        assert_eq!(platform.answer("wanda-limits", json!(null)).1, json!([most, most]));
+    }
+}
+
+#[test]
+fn a_user_has_so_many_connections_and_others_theirs() {
+    let platform = Platform::start("", &python("xena", 61_048, &["echo"]));
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(platform.directory.path(), open).unwrap();
+    const HOLD: &str = "import socket, sys
+held = []
+for _ in range(400):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(sys.argv[1])
+    held.append(s)
+refused = held[390]
+refused.settimeout(20)
+print(refused.recv(4096).split()[1].decode(), flush=True)
+sys.stdin.read()";
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", HOLD]).arg(platform.socket()).uid(61_048).gid(61_048).current_dir("/");
+    let held = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut held = held.unwrap();
+    let mut said = String::new();
+    BufReader::new(held.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "429\n");
+    assert_eq!(platform.answer("xena-echo", json!(1)).0, Start::Cold);
+    drop(held.stdin.take());
+    assert!(held.wait().unwrap().success());
+}
+
+#[test]
 fn bodies_have_a_limit() {
     let platform = Platform::start("", &python("frank", 61_016, &["large", "echo"]));
     let most = 6 << 20;
     let (_, answer) = platform.answer("frank-large", json!(most - 2));
     assert_eq!(answer.as_str().unwrap().len(), most - 2);
-    let failed = platform.invoke("frank-large", json!(most)).unwrap();
-    let said = String::from_utf8_lossy(&failed.body).into_owned();
-    assert!(failed.is_error && said.contains("at most 6291456 bytes"), "{said}");
+    for far in [most, 4 * most] {
+        let failed = platform.invoke("frank-large", json!(far)).unwrap();
+        let said = String::from_utf8_lossy(&failed.body).into_owned();
+        assert!(failed.is_error && said.contains("at most 6291456 bytes"), "{said}");
+    }
     let (kind, _) = platform.refusal("frank-echo", json!("x".repeat(most)));
     assert_eq!(kind, "RequestEntityTooLarge");
     assert_eq!(platform.answer("frank-echo", json!(1)).0, Start::Warm);

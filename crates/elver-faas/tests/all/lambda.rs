@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::platform::{Platform, wait_for_processes};
 
 const PROGRAM: &str = r#"#!/usr/bin/python3
-import http.client, json, os, time
+import base64, http.client, json, os, time
 api = http.client.HTTPConnection(os.environ["AWS_LAMBDA_RUNTIME_API"])
 BASE = "/2018-06-01/runtime/"
 def ask(method, path, body=None):
@@ -26,7 +26,20 @@ while True:
         other = f"{request[:-12]}{int(request[-12:], 16) + 1:012x}"
         said["other"] = [ask("POST", f"invocation/{of}/response", "{}")[0].status for of in (other, "x")]
         said["path"] = ask("GET", "nothing")[0].status
-    if event == "fail":
+    if event in ("stream", "broken stream"):
+        # A response whose length is not known when it begins, and which may end with an error.
+        api.putrequest("POST", BASE + f"invocation/{request}/response")
+        api.putheader("Transfer-Encoding", "chunked")
+        api.putheader("Lambda-Runtime-Function-Response-Mode", "streaming")
+        api.putheader("Trailer", "Lambda-Runtime-Function-Error-Type, Lambda-Runtime-Function-Error-Body")
+        api.endheaders()
+        api.send(b'6\r\n"begun\r\n1\r\n"\r\n0\r\n')
+        if event == "broken stream":
+            error = base64.b64encode(b'{"errorType": "Mine", "errorMessage": "amid"}').decode()
+            api.send(f"Lambda-Runtime-Function-Error-Type: Mine\r\nLambda-Runtime-Function-Error-Body: {error}\r\n".encode())
+        api.send(b"\r\n")
+        api.getresponse().read()
+    elif event == "fail":
         ask("POST", f"invocation/{request}/error", json.dumps({"errorType": "Mine", "errorMessage": "no"}))
     else:
         ask("POST", f"invocation/{request}/response", json.dumps(said))
@@ -63,6 +76,37 @@ fn a_program_takes_one_request_after_the_other() {
     assert_eq!((failed.is_error, &error["errorType"]), (true, &json!("Mine")));
     platform.end();
     wait_for_processes(61_021, 0);
+}
+
+#[test]
+fn a_response_that_ends_with_an_error_is_one() {
+    let platform = platform(61_020);
+    assert_eq!(platform.answer("program", json!("stream")).1, json!("begun"));
+    let failed = platform.invoke("program", json!("broken stream")).unwrap();
+    let error: Value = serde_json::from_slice(&failed.body).unwrap();
+    let expected = json!({"errorType": "Mine", "errorMessage": "amid"});
+    assert_eq!((failed.is_error, error), (true, expected));
+    assert_eq!(platform.answer("program", json!(1)).0, Start::Reuse);
+}
+
+#[test]
+fn many_connections_of_programs_leave_room() {
+    let functions = "[owners.carol]\nuid = 61049\n[functions.program]\nowner = \"carol\"\ncode = \"@CODE@\"\nhandler = \"bootstrap\"\nruntime = \"program\"\nprocesses_max = 24\n";
+    let mut platform = Platform::start("", functions);
+    let program = platform.code().join("bootstrap");
+    // Each is to hold many connections to the API at once.
+    let many = PROGRAM.replace(
+        "while True:\n",
+        "held = [http.client.HTTPConnection(os.environ[\"AWS_LAMBDA_RUNTIME_API\"]) for _ in range(40)]\nfor one in held:\n    one.request(\"GET\", BASE + \"restore/next\")\n    one.getresponse().read()\nwhile True:\n",
+    );
+    std::fs::write(&program, many).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let asked: Vec<_> = (0..4).map(|i| platform.invoke_beside("program", json!(i))).collect();
+    for asked in asked {
+        assert!(!asked.join().unwrap().unwrap().is_error);
+    }
+    platform.end();
+    wait_for_processes(61_049, 0);
 }
 
 #[test]
@@ -109,6 +153,24 @@ fn the_unmodified_awslambdaric_is_forked_where_it_asks_to_be_restored() {
         pids.insert(answer[2].as_u64().unwrap());
     }
     assert_eq!(pids.len(), 4);
+    // At once, each has its own child, which is ended for no other.
+    for _ in 0..5 {
+        let events: Vec<_> =
+            (0..8).map(|i| if i % 4 == 3 { json!("crash") } else { json!(i) }).collect();
+        let asked: Vec<_> =
+            events.iter().map(|event| platform.invoke_beside("lambda", event.clone())).collect();
+        for (event, asked) in events.iter().zip(asked) {
+            match asked.join().unwrap() {
+                Err(error) => {
+                    assert!(event == "crash" && error.to_string().contains("code 7"), "{error}")
+                }
+                Ok(invoked) => {
+                    let answer: Value = serde_json::from_slice(&invoked.body).unwrap();
+                    assert_eq!((&answer[0], &answer[1]), (event, &json!(1)));
+                }
+            }
+        }
+    }
     let (kind, what) = platform.refusal("lambda", json!("crash"));
     assert!(kind == "Ended" && what.contains("exit code 7"), "{what}");
     // elver-init and the process that is forked.

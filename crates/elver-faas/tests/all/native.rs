@@ -81,6 +81,24 @@ fn a_function_in_rust_is_forked_with_its_connections() {
 }
 
 #[test]
+fn a_native_function_has_its_rdma_again_when_the_node_has_started_again() {
+    let mut store = Store::new(&PLACE, 5);
+    let mut platform = store.platform(&native("again", 62_105, &store.gid()));
+    put(&platform, &EXAMPLES.program("function"));
+    platform.answer("again", store.event(json!({})));
+    wait_for("sessions to be ready", || (store.count("free") == 4).then_some(()));
+    assert_eq!(platform.answer("again", store.event(json!({}))).1["inherited"], true);
+    store = store.again(&PLACE, 5);
+    wait_for("a session to be inherited again", || {
+        let invoked = platform.invoke("again", store.event(json!({}))).unwrap();
+        let answer: Value = serde_json::from_slice(&invoked.body).unwrap();
+        assert_eq!(invoked.start, Start::Fork, "{answer}");
+        (!invoked.is_error && answer["inherited"] == true).then_some(())
+    });
+    platform.end();
+}
+
+#[test]
 fn what_a_native_function_does_wrong_is_told() {
     let store = Store::new(&PLACE, 2);
     let mut platform = store.platform(&native("rusty", 62_102, &store.gid()));

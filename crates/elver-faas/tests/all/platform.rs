@@ -17,7 +17,7 @@ static EXAMPLES: Examples = Examples::new("elver-faas", env!("CARGO_MANIFEST_DIR
 
 /// The handlers of most tests.
 const HANDLERS: &str = r#"
-import os, signal, socket, time
+import os, signal, socket, sys, time
 CALLS = 0
 
 def echo(event, context):
@@ -42,6 +42,111 @@ def crashes(event, context):
 
 def large(event, context):
     return "x" * event
+
+def cuts(event, context):
+    """Loses its connection to the platform while it works."""
+    if event == "cut":
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                    with socket.socket(fileno=os.dup(int(name))) as s:
+                        s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+    return "here"
+
+def answers(event, context):
+    """Answers by itself, and goes on."""
+    if event is None:
+        return "here"
+    import http.client
+    api = http.client.HTTPConnection("x")
+    api.sock = socket.socket(socket.AF_UNIX)
+    api.sock.connect(os.environ["ELVER_API_SOCKET"])
+    path = f"/2018-06-01/runtime/invocation/{context.aws_request_id}/response"
+    api.request("POST", path, '"by itself"')
+    api.getresponse().read()
+    while True:
+        time.sleep(1)
+
+def takes(event, context):
+    """Asks for whatever request there is, as Lambda's clients do."""
+    import http.client
+    api = http.client.HTTPConnection("x")
+    api.sock = socket.socket(socket.AF_UNIX)
+    api.sock.connect(os.environ["ELVER_API_SOCKET"])
+    api.request("GET", "/2018-06-01/runtime/invocation/next")
+    return api.getresponse().status
+
+def floods(event, context):
+    """Has its platform take what is no answer of its."""
+    import http.client
+    path = "/2018-06-01/runtime/" + event
+    api = http.client.HTTPConnection("x")
+    api.sock = socket.socket(socket.AF_UNIX)
+    api.sock.connect(os.environ["ELVER_API_SOCKET"])
+    api.putrequest("POST", path)
+    api.putheader("Content-Length", str(6 << 20))
+    api.endheaders()
+    # The answer comes without the body.
+    answer = api.getresponse()
+    return [answer.status, answer.headers["Connection"]]
+
+def stops(event, context):
+    """Stops its INIT process, which takes no orders then."""
+    if event == "stop":
+        os.kill(os.getppid(), signal.SIGSTOP)
+    return "here"
+
+def poses(event, context):
+    """Wants to be taken for its container's first process."""
+    while event == "pose":
+        try:
+            with socket.socket(socket.AF_UNIX) as s:
+                s.connect("/run/elver/faas/control.sock")
+                s.sendall(b'{"hello":{"processes":[]}}\n')
+                s.recv(1)
+        except OSError:
+            pass
+    return "here"
+
+def moves(event, context):
+    """Goes to another group of processes, and hangs."""
+    if event == "hang":
+        other = os.fork()
+        if other == 0:
+            os.setpgid(0, 0)
+            time.sleep(1000)
+        while os.getpgid(other) != other:
+            time.sleep(0.01)
+        os.setpgid(0, other)
+        time.sleep(1000)
+    return "here"
+
+def prints(event, context):
+    for _ in range(event or 0):
+        print("x" * (1 << 20), flush=True)
+    print("the last line")
+    return "here"
+
+def buffers(event, context):
+    """Leaves output in buffers, in the process that is forked afterwards too."""
+    import ctypes
+    sys.stdout.reconfigure(line_buffering=False, write_through=False)
+    sys.stdout.write(f"<python {event}>")
+    ctypes.CDLL(None).printf(f"<c {event}>".encode())
+    return "here"
+
+def remembers(event, context):
+    files = [os.memfd_create("large") for _ in range(event // 16)]
+    for file in files:
+        for _ in range(16):
+            os.write(file, b"x" * (1 << 20))
+    return sum(os.fstat(file).st_size for file in files)
+
+def limits(event, context):
+    import resource
+    return resource.getrlimit(resource.RLIMIT_AS)
 
 def bomb(event, context):
     forked = 0
@@ -102,7 +207,7 @@ def pretends(event, context):
 def look(event, context):
     def attempt(path):
         try:
-            return os.listdir(path)
+            return sorted(os.listdir(path))
         except OSError as error:
             return str(error)
     def write(path):

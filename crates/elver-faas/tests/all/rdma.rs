@@ -227,7 +227,9 @@ fn what_is_not_a_handlers_memory_is_refused() {
         let (_, answer) = platform.answer("sybil-read", store.event(json!({})));
         assert_eq!(answer["read"], "greeting", "after {wrong}");
     }
-    assert_eq!(platform.logs().matches("refused:").count(), 5);
+    wait_for("what they wrote", || {
+        (platform.logs().matches("refused:").count() == 5).then_some(())
+    });
     platform.end();
 }
 
@@ -256,15 +258,47 @@ fn a_handler_that_writes_where_it_has_no_business_harms_itself() {
 }
 
 #[test]
-fn a_container_without_the_nodes_socket_says_so() {
-    let store = Store::new(&PLACE, 9);
+fn functions_have_their_rdma_again_when_the_node_has_started_again() {
+    let mut store = Store::new(&PLACE, 9);
     let functions = reading("trent", 62_010, &[&store.gid()], "");
-    let lines = format!("node_socket = \"/nowhere/elverd.sock\"\nmodule = {:?}", python_module());
-    let mut platform = Platform::start(&lines, &functions);
-    let (kind, what) = platform.refusal("trent-read", store.event(json!({})));
-    assert!(kind == "Container" && what.contains("/nowhere/elverd.sock"), "{kind}: {what}");
+    let mut platform = platform(&store, &functions);
+    right(&platform.answer("trent-read", store.event(json!({}))).1, false);
+    wait_for("sessions to be ready", || (store.count("free") == 4).then_some(()));
+    right(&platform.answer("trent-read", store.event(json!({}))).1, true);
+    store = store.again(&PLACE, 9);
+    // The containers and INIT processes that run are the same: each child is one's, and opens what is not made ready yet.
+    wait_for("a session to be inherited again", || {
+        let invoked = platform.invoke("trent-read", store.event(json!({}))).unwrap();
+        let answer: Value = serde_json::from_slice(&invoked.body).unwrap();
+        assert_eq!(invoked.start, Start::Fork, "{answer}");
+        (!invoked.is_error && answer["inherited"] == true).then_some(())
+    });
+    assert_eq!(platform.list().processes.len(), 1);
     platform.end();
     wait_for_processes(62_010, 0);
+}
+
+#[test]
+fn a_container_that_was_there_before_the_node_finds_it() {
+    let store = Store::new(&PLACE, 11);
+    let place = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(place.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let socket = place.path().join("elverd.sock");
+    let lines = format!("node_socket = {socket:?}\nmodule = {:?}", python_module());
+    let mut platform = Platform::start(&lines, &reading("ursula", 62_012, &[&store.gid()], ""));
+    std::fs::write(platform.code().join("handlers.py"), HANDLERS).unwrap();
+    let failed = platform.invoke("ursula-read", store.event(json!({}))).unwrap();
+    let error = String::from_utf8_lossy(&failed.body);
+    assert!(failed.is_error && error.contains("platform.node_socket"), "{error}");
+    std::fs::hard_link(&store.node.path, &socket).unwrap();
+    wait_for("the node to be found", || {
+        let invoked = platform.invoke("ursula-read", store.event(json!({}))).unwrap();
+        assert_eq!(invoked.start, Start::Fork);
+        (!invoked.is_error).then_some(())
+    });
+    platform.end();
+    wait_for_processes(62_012, 0);
 }
 
 #[test]

@@ -37,6 +37,23 @@ fn a_successor_finds_what_runs_and_forks_it() {
 }
 
 #[test]
+fn a_function_is_not_taken_for_its_containers_first_process() {
+    let mut platform = Platform::start("", &python("zoe", 61_052, &["poses"]));
+    platform.answer("zoe-poses", json!(null));
+    let lost = platform.invoke_beside("zoe-poses", json!("pose"));
+    wait_for("the child", || {
+        platform.list().processes.iter().any(|row| row.requests == 1).then_some(())
+    });
+    platform.kill();
+    assert!(lost.join().unwrap().is_err());
+    platform.start_again();
+    wait_for("the container to be found", || (platform.list().processes.len() == 1).then_some(()));
+    assert_eq!(platform.answer("zoe-poses", json!(null)).0, Start::Fork);
+    platform.end();
+    wait_for_processes(61_052, 0);
+}
+
+#[test]
 fn a_directory_has_one_orchestrator() {
     let platform = Platform::start("", &python("carol", 61_033, &["echo"]));
     let second = platform.second();

@@ -79,7 +79,7 @@ fn the_node_makes_destinations_ready_while_the_handler_is_imported() {
         + &format!("destinations = [\"{gid}\", \"::ffff:127.61.1.99\"]\n");
     let platform = Platform::start(&format!("node_socket = {:?}", node.path), &functions);
     let (_, franks) = platform.answer("frank-look", json!(null));
-    assert_eq!(franks["run"], json!(["elverd.sock", "faas"]));
+    assert_eq!(franks["run"], json!(["faas", "node"]));
     // The other one has no node: it is left out, and holds up nobody.
     let connections = wait_for("the node to be asked", || {
         let row = platform.list().processes.remove(0);
@@ -109,6 +109,22 @@ fn runc_does_the_same() {
     assert_eq!((start, &seen["written"]), (Start::Warm, &json!([])));
     platform.end();
     wait_for_processes(61_008, 0);
+}
+
+#[test]
+#[ignore = "needs cgroups that runc may write, which a CI that is a container has not"]
+fn a_container_has_a_limit_of_memory_if_it_is_asked_for() {
+    let lines = "runtime = [\"runc\"]\ncontainer_memory_mb = 128";
+    let mut platform = Platform::start(lines, &python("olga", 61_050, &["remembers"]));
+    for megabytes in [0, 16] {
+        let (_, held) = platform.answer("olga-remembers", json!(megabytes));
+        assert_eq!(held, megabytes << 20);
+    }
+    // Files in memory are none of a process's own.
+    let (kind, what) = platform.refusal("olga-remembers", json!(512));
+    assert!(kind == "Ended" || kind == "Container", "{kind}: {what}");
+    platform.answer("olga-remembers", json!(0));
+    platform.end();
 }
 
 /// The same functions by another engine.

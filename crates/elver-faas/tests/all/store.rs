@@ -7,11 +7,18 @@ use serde_json::{Value, json};
 use crate::platform::Platform;
 
 pub struct Store {
-    pub node: TestNode,
+    // A region ends before its node.
     region: Mr,
+    pub node: TestNode,
 }
 
 impl Store {
+    /// Ends the node, and starts it again.
+    pub fn again(self, place: &Place, group: u8) -> Store {
+        drop(self);
+        Store::new(place, group)
+    }
+
     pub fn new(place: &Place, group: u8) -> Store {
         let node = TestNode::start(place.config(group, 1));
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);
@@ -19,7 +26,7 @@ impl Store {
         let session = Session::connect(&node.path).unwrap();
         let region = session.alloc(64, AccessFlags::REMOTE_READ).unwrap();
         region.write(0, b"greeting").unwrap();
-        Store { node, region }
+        Store { region, node }
     }
 
     pub fn gid(&self) -> String {

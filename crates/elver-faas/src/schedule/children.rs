@@ -1,0 +1,84 @@
+//! Children of an INIT process, each there for one request: when one that does not end by itself is killed, and when its
+//! process is at fault for it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::words::RequestId;
+
+/// How long a child may go on once its request is answered: it has its output to write, and its end to come to.
+pub(super) const LINGER: Duration = Duration::from_secs(1);
+
+/// How long an INIT process may take to tell of the end of a child that it was told to kill.
+pub(super) const KILL: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy, Debug)]
+enum Child {
+    /// It has its request, or is about to.
+    AtWork,
+    /// Its request is answered. It is killed then.
+    Answered(Duration),
+    /// It was to be killed. Its process takes no orders if it has not told of the end by then.
+    Killed(Duration),
+}
+
+/// Those that have not ended, as far as was told.
+#[derive(Debug, Default)]
+pub(super) struct Children(BTreeMap<RequestId, Child>);
+
+impl Children {
+    /// One is forked for a request.
+    pub(super) fn forked(&mut self, request: RequestId) {
+        self.0.insert(request, Child::AtWork);
+    }
+
+    /// Its request is answered.
+    pub(super) fn answered(&mut self, now: Duration, request: RequestId) {
+        if let Some(child) = self.0.get_mut(&request) {
+            *child = Child::Answered(now + LINGER);
+        }
+    }
+
+    /// It is to be killed. Whether it is there, as far as is known.
+    pub(super) fn kill(&mut self, now: Duration, request: RequestId) -> bool {
+        match self.0.get_mut(&request) {
+            Some(child) => {
+                *child = Child::Killed(now + KILL);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// It has ended.
+    pub(super) fn ended(&mut self, request: RequestId) {
+        self.0.remove(&request);
+    }
+
+    /// Those that have answered and are to be killed now.
+    pub(super) fn lingering(&mut self, now: Duration) -> Vec<RequestId> {
+        let late = |(id, child): (&RequestId, &Child)| match child {
+            Child::Answered(until) if *until <= now => Some(*id),
+            _ => None,
+        };
+        let late: Vec<RequestId> = self.0.iter().filter_map(late).collect();
+        for request in &late {
+            self.kill(now, *request);
+        }
+        late
+    }
+
+    /// Whether one should have been told of as killed.
+    pub(super) fn is_one_overdue(&self, now: Duration) -> bool {
+        self.0.values().any(|child| matches!(child, Child::Killed(until) if *until <= now))
+    }
+
+    /// When there is something to do about one.
+    pub(super) fn next(&self) -> Option<Duration> {
+        let until = |child: &Child| match child {
+            Child::AtWork => None,
+            Child::Answered(until) | Child::Killed(until) => Some(*until),
+        };
+        self.0.values().filter_map(until).min()
+    }
+}

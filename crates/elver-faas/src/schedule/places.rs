@@ -1,0 +1,60 @@
+//! Where requests run: containers, and INIT processes in them.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use super::children::Children;
+use super::words::{ContainerId, ProcessId, RequestId};
+
+#[derive(Debug)]
+pub(super) struct Container {
+    pub(super) owner: String,
+    pub(super) stage: Stage,
+    pub(super) processes: BTreeSet<ProcessId>,
+    pub(super) idle_since: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Starting,
+    Running,
+    Ending,
+}
+
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) container: ContainerId,
+    pub(super) function: String,
+    pub(super) stage: Stage,
+    /// The Orchestrator Table's row: what it has connections to.
+    pub(super) connections: BTreeSet<String>,
+    /// Requests for it that nobody has taken yet, oldest first.
+    pub(super) handed: VecDeque<RequestId>,
+    /// Requests that it, or a child of it, has taken.
+    pub(super) taken: BTreeSet<RequestId>,
+    pub(super) children: Children,
+    pub(super) idle_since: Duration,
+}
+
+impl Process {
+    pub(super) fn new(now: Duration, container: ContainerId, function: &str) -> Process {
+        Process {
+            container,
+            function: function.into(),
+            stage: Stage::Starting,
+            connections: BTreeSet::new(),
+            handed: VecDeque::new(),
+            taken: BTreeSet::new(),
+            children: Children::default(),
+            idle_since: now,
+        }
+    }
+
+    pub(super) fn requests(&self) -> usize {
+        self.taken.len() + self.handed.len()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.stage == Stage::Running && self.requests() == 0
+    }
+}
