@@ -2,9 +2,9 @@
 //! of it is delivered.
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::common::{TestNode, WAIT, config, session_at};
+use crate::common::{NodeConfig, TestNode, WAIT, config, session_at};
 use elver::{
     AccessFlags, Completed, Gid, Mr, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
     Session, Vqp, VqpOptions, Wc, WcOpcode, WcStatus,
@@ -103,17 +103,17 @@ impl Raw {
 
 /// A hand-made end and an honest one, which says when it is ready for what the other does next.
 fn beside(group: u8, hostile: impl FnOnce(Raw) + Send, honest: impl FnOnce(Listener, Ends)) {
-    beside_rings(group, 8, hostile, honest);
+    beside_rings(config(group, 1), 8, hostile, honest);
 }
 
 /// As [`beside`], with rings of so many slots.
 fn beside_rings(
-    group: u8,
+    config: NodeConfig,
     count: u64,
     hostile: impl FnOnce(Raw) + Send,
     honest: impl FnOnce(Listener, Ends),
 ) {
-    let node = TestNode::start(config(group, 1));
+    let node = TestNode::start(config);
     let session = session_at(&node);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let port = listener.port();
@@ -449,30 +449,48 @@ fn who_is_refused_lets_the_listener_sleep() {
 #[test]
 fn a_peer_that_takes_no_waking_keeps_nobody() {
     let (tell, told) = mpsc::channel::<()>();
-    let (ready, is_ready) = mpsc::channel::<()>();
+    let (ends_too, has_ended) = mpsc::channel::<()>();
+    let mut config = config(62, 1);
+    // Of messages that nobody takes a node holds some, and then halts who sends them.
+    config.messages.backlog = 64;
     beside_rings(
-        62,
+        config,
         256,
         move |raw| {
-            raw.write(raw.peer_cells, 128, 1);
-            ready.send(()).unwrap();
-            // Whoever waits without end is let go, with an error.
-            let _ = told.recv_timeout(WAIT.unwrap());
-            drop(raw);
+            let (_ends_too, began) = (ends_too, Instant::now());
+            for nap in 1.. {
+                raw.write(raw.peer_cells, 128, nap);
+                if !matches!(told.try_recv(), Err(mpsc::TryRecvError::Empty)) {
+                    break;
+                }
+                // Whoever waits without end is let go, with an error.
+                if began.elapsed() > WAIT.unwrap() {
+                    break;
+                }
+            }
         },
         |_listener, mut ends| {
-            is_ready.recv().unwrap();
+            let wakings = |ends: &Ends| ends.sender.carrier().counters().wakings;
+            let mut heard = 0;
+            while wakings(&ends) < 30 {
+                let naps = ends.sender.carrier().counters().peer_naps;
+                if std::mem::replace(&mut heard, naps) != naps {
+                    ends.sender.try_send(b"x").unwrap();
+                    ends.sender.flush().unwrap();
+                }
+            }
             // More WRITEs than may be outstanding, and fewer messages than the ring takes.
-            for _ in 0..200 {
+            for _ in 0..150 {
                 ends.sender.try_send(b"x").unwrap();
                 ends.sender.flush().unwrap();
             }
-            assert!(ends.sender.carrier().counters().wakings > 0, "it was woken");
             ends.receiver.stop().unwrap();
             ends.sender.end().unwrap();
             let short = Some(Duration::from_millis(20));
             assert!(matches!(ends.sender.finish(short), Err(Error::TimedOut)));
+            assert!(!ends.sender.carrier().is_settled(), "nothing gets through");
             drop(tell);
+            let _ = has_ended.recv();
         },
     );
 }

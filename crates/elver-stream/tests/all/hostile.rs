@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use elver_testkit::wait_for;
 
-use crate::common::{SMALL, TestNode, WAIT, config, session_at};
+use crate::common::{NodeConfig, SMALL, TestNode, WAIT, config, session_at};
 use elver::{
     AccessFlags, Completed, Gid, Mr, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
     Session, Vqp, VqpOptions, Wc, WcOpcode,
@@ -72,12 +72,13 @@ struct Raw {
 }
 
 impl Raw {
-    /// Rings of 8 slots of 64 bytes, α 4, β 2, γ 2.
-    fn connect(session: &Session, gid: Gid, port: u16) -> Raw {
-        let (cells, slots) = (session.alloc(192, ALL).unwrap(), session.alloc(512, ALL).unwrap());
+    /// Rings of so many slots of 64 bytes, α 4, β 2, γ 2.
+    fn connect(session: &Session, gid: Gid, port: u16, count: u64) -> Raw {
+        let cells = session.alloc(192, ALL).unwrap();
+        let slots = session.alloc(64 * count, ALL).unwrap();
         let vqp = session.create_vqp(VqpOptions::default()).unwrap();
         vqp.qconnect(gid, port).unwrap();
-        let measures = [8 | 64 << 32, 4 | 2 << 32, 2, u64::MAX];
+        let measures = [count | 64 << 32, 4 | 2 << 32, 2, u64::MAX];
         let mut words = [0; 15];
         words[0] = u64::from(u32::from_le_bytes(*b"RB2R")) | 2 << 32 | 1 << 48;
         words[1..5].copy_from_slice(&measures);
@@ -130,7 +131,17 @@ fn complete(vqp: &Vqp) -> Wc {
 
 /// A stream whose other end is `hostile`, which waits at the end until it is let go.
 fn beside(group: u8, hostile: impl FnOnce(&Raw) + Send, honest: impl FnOnce(Stream)) {
-    let node = TestNode::start(config(group, 1));
+    beside_rings(config(group, 1), 8, hostile, honest);
+}
+
+/// As [`beside`], with rings of so many slots.
+fn beside_rings(
+    config: NodeConfig,
+    count: u64,
+    hostile: impl FnOnce(&Raw) + Send,
+    honest: impl FnOnce(Stream),
+) {
+    let node = TestNode::start(config);
     let session = session_at(&node);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let port = listener.port();
@@ -138,7 +149,7 @@ fn beside(group: u8, hostile: impl FnOnce(&Raw) + Send, honest: impl FnOnce(Stre
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let session = session_at(&node);
-            let raw = Raw::connect(&session, node.gid, port);
+            let raw = Raw::connect(&session, node.gid, port, count);
             hostile(&raw);
             let _ = wait.into_iter().next();
         });
@@ -260,23 +271,37 @@ fn a_head_that_cannot_be_ends_the_stream() {
 /// A peer that asks to be woken and takes no waking holds up what is behind that one, and nobody who closes without waiting.
 #[test]
 fn a_peer_that_takes_no_waking_keeps_nobody_who_closes() {
+    const WAKINGS: u64 = 30;
     let (closed, is_closed) = mpsc::channel::<()>();
-    beside(
-        56,
+    let mut config = config(56, 1);
+    // Of messages that nobody takes a node holds some, and then halts who sends them.
+    config.messages.backlog = 64;
+    beside_rings(
+        config,
+        256,
         move |raw| {
-            raw.write(raw.peer_cells, 128, &1_u64.to_le_bytes());
-            raw.tail(1 << 63);
-            is_closed.recv().unwrap();
-            // It takes the waking after all.
+            for nap in 1_u64.. {
+                raw.write(raw.peer_cells, 128, &nap.to_le_bytes());
+                if !matches!(is_closed.try_recv(), Err(mpsc::TryRecvError::Empty)) {
+                    break;
+                }
+            }
+            // It takes its wakings after all.
             let bells = raw.vqp.session().alloc(128, ALL).unwrap();
-            raw.vqp.post_recv(&[RecvWr { wr_id: 3, sges: &[bells.sge(0, 128)] }]).unwrap();
-            while complete(&raw.vqp).opcode != WcOpcode::Recv {}
+            for _ in 0..WAKINGS {
+                raw.vqp.post_recv(&[RecvWr { wr_id: 3, sges: &[bells.sge(0, 128)] }]).unwrap();
+                complete(&raw.vqp);
+            }
         },
         |mut stream| {
-            wait_for("its nap", || stream.has_peer_ended().unwrap().then_some(()));
-            stream.write_all(b"heard later").unwrap();
-            stream.flush().unwrap();
-            assert_eq!(stream.counters().wire.wakings, 1);
+            let mut heard = 0;
+            while stream.counters().wire.wakings < WAKINGS {
+                let naps = stream.counters().wire.peer_naps;
+                if std::mem::replace(&mut heard, naps) != naps {
+                    assert_eq!(stream.write(b"x").unwrap(), 1);
+                    stream.flush().unwrap();
+                }
+            }
             let mut closing = stream.close();
             for _ in 0..1_000 {
                 assert!(!closing.poll(), "nothing is behind a waking that nobody takes");

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use elver::Session;
-use elver::node::config::Config as NodeConfig;
+pub use elver::node::config::Config as NodeConfig;
 use elver_ring::{Ends, Listener, ListenerOptions, Options, connect};
 use elver_testkit::Place;
 

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use elver::Session;
-use elver::node::config::Config as NodeConfig;
+pub use elver::node::config::Config as NodeConfig;
 use elver_stream::{Connecting, Listener, ListenerOptions, Options, Stream};
 use elver_testkit::{Place, wait_for};
 
