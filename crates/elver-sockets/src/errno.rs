@@ -57,7 +57,8 @@ pub(crate) fn beside(body: impl FnOnce()) {
 
 /// Whether this thread may be cancelled; how it was before.
 fn set_cancel_state(state: c_int) -> c_int {
-    unsafe extern "C" {
+    // One that may be cancelled at any time may be so when it may be again.
+    unsafe extern "C-unwind" {
         fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
     }
     let mut before = state;

@@ -39,7 +39,8 @@
 //!
 //! # The end
 //! [`Stream::shutdown`] ends one direction, and the other goes on. Its peer reads what was written, then 0;
-//! dropping a stream ends both, and what was written still arrives. Nothing says whether the peer has *read*
+//! dropping a stream ends both, and what was written still arrives: for that it waits up to a quarter of a second, which
+//! [`Stream::close`] leaves to its caller. [`Stream::abort`] ends both as if this end had died. Nothing says whether the peer has *read*
 //! it but an answer, or [`Stream::finish`].
 //!
 //! # Errors
