@@ -100,6 +100,8 @@ def stops(event, context):
 
 def poses(event, context):
     """Wants to be taken for its container's first process."""
+    if event == "pose":
+        print("it poses", flush=True)
     while event == "pose":
         try:
             with socket.socket(socket.AF_UNIX) as s:

@@ -41,9 +41,7 @@ fn a_function_is_not_taken_for_its_containers_first_process() {
     let mut platform = Platform::start("", &python("zoe", 61_052, &["poses"]));
     platform.answer("zoe-poses", json!(null));
     let lost = platform.invoke_beside("zoe-poses", json!("pose"));
-    wait_for("the child", || {
-        platform.list().processes.iter().any(|row| row.requests == 1).then_some(())
-    });
+    wait_for("the child", || platform.logs().contains("it poses").then_some(()));
     platform.kill();
     assert!(lost.join().unwrap().is_err());
     platform.start_again();
