@@ -1,6 +1,8 @@
 //! What a session and its handles share; and the handles, since each holds the other: they keep their session, and
 //! that finds them by what the node tells.
 
+mod awaited;
+mod entry;
 mod post;
 
 use std::cell::{Ref, RefCell, RefMut};
@@ -9,10 +11,8 @@ use std::ops::{Deref, DerefMut};
 use std::rc::{Rc, Weak};
 use std::task;
 
-use elver_portal::{
-    Answer, Command, Completion, First, RefusalCode, Reply, Socket, Via, VqpInfo, VqpOptions,
-};
-use elver_verbs::{QpState, Wc, WcOpcode, WcStatus};
+use elver_portal::{Answer, Command, Completion, First, RefusalCode, Reply, Socket, VqpOptions};
+use elver_verbs::{QpState, Wc};
 use rustc_hash::FxHashMap;
 
 use crate::arena::{Arena, Piece};
@@ -21,6 +21,9 @@ use crate::fork::Origin;
 use crate::link::{Link, Wait};
 use crate::regions::Regions;
 use crate::{Error, fork};
+
+use awaited::Awaited;
+pub(crate) use awaited::Outcome;
 
 /// A process's connection to its node. Clones are the same session; it ends with the last of them
 /// and of what it made, and the node then takes everything back.
@@ -115,66 +118,6 @@ pub(crate) struct Inner {
     last_request: u32,
     last_cq: u32,
     generation: u32,
-}
-
-struct Awaited {
-    request: u32,
-    /// The VQP that the answer connects.
-    connects: Option<u32>,
-    /// What that VQP was before, if it was connected: a connect that the node refuses to begin leaves it as it was.
-    before: Option<Before>,
-    /// What the VQP is made with that the answer names, where its connect is under way.
-    creates: Option<VqpOptions>,
-    outcome: Option<Outcome>,
-    /// The outcome was told; it stays for whoever asks again.
-    told: bool,
-    /// Nobody will ask: it goes when the answer comes, which the VQP must know.
-    abandoned: bool,
-}
-
-/// A VQP that is being connected anew, as it was.
-struct Before {
-    state: QpState,
-    failure: Option<(RefusalCode, String)>,
-    failure_told: bool,
-    way: Way,
-}
-
-impl Awaited {
-    fn new(request: u32, connects: Option<u32>) -> Awaited {
-        Awaited {
-            request,
-            connects,
-            before: None,
-            creates: None,
-            outcome: None,
-            told: false,
-            abandoned: false,
-        }
-    }
-}
-
-/// An answer, as its receiver keeps it.
-#[derive(Clone, Debug)]
-pub(crate) enum Outcome {
-    Done,
-    Vqp(u32),
-    Port(u16),
-    Connected(Via),
-    Warmed { ready: u32, failed: u32 },
-    Mr { lkey: u32, rkey: u32, file_bytes: u64 },
-    Info(VqpInfo),
-    Prepared { set: u32, file_bytes: u64 },
-    Refused { code: RefusalCode, text: String },
-}
-
-impl Outcome {
-    fn into_result(self) -> Result<Outcome, Error> {
-        match self {
-            Outcome::Refused { code, text } => Err(Error::Refused { code, text }),
-            outcome => Ok(outcome),
-        }
-    }
 }
 
 pub(crate) const UNEXPECTED: Error =
@@ -541,163 +484,6 @@ impl Inner {
 fn next(last: &mut u32) -> u32 {
     *last = last.wrapping_add(1);
     *last
-}
-
-impl Entry {
-    pub(crate) fn new(handle: Weak<Handle>, state: QpState, options: &VqpOptions) -> Entry {
-        let &VqpOptions { max_send_wr, max_recv_wr, .. } = options;
-        Entry {
-            handle,
-            completions: VecDeque::with_capacity(ROOM),
-            messages: VecDeque::new(),
-            accepted: VecDeque::new(),
-            failure: None,
-            failure_told: false,
-            cq: None,
-            listed: false,
-            state,
-            signal_all: options.sq_sig_all,
-            confirm_sends: options.confirm_sends,
-            sends: Sends::new(),
-            receives: 0,
-            max_send_wr,
-            max_recv_wr,
-            // The node says it of one that a message, or a parent, has connected.
-            way: Way::Unknown,
-        }
-    }
-
-    /// Its completions go to a CQ.
-    pub(crate) fn share(&mut self, cq: u32) {
-        self.cq = Some(cq);
-    }
-
-    /// Notes that it has something to take.
-    #[inline]
-    pub(crate) fn list(&mut self, id: u32, ready: &mut VecDeque<Of>) {
-        if !std::mem::replace(&mut self.listed, true) {
-            ready.push_back(Of::Vqp(id));
-        }
-    }
-
-    pub(crate) fn is_listed(&self) -> bool {
-        self.listed
-    }
-
-    /// Whether it still has something to take.
-    pub(crate) fn stays_listed(&mut self) -> bool {
-        self.listed = !self.completions.is_empty()
-            || !self.messages.is_empty()
-            || self.failure.is_some() && !self.failure_told;
-        self.listed
-    }
-
-    /// It is connected, or being connected, to this node or to another.
-    pub(crate) fn goes_to(&mut self, is_own_node: bool) {
-        self.way = if is_own_node { Way::Unknown } else { Way::Node };
-    }
-
-    /// A connect is asked for: until the node has answered nothing can be posted.
-    fn begin_connect(&mut self, is_own_node: bool) -> Before {
-        let before = Before {
-            state: std::mem::replace(&mut self.state, QpState::Init),
-            failure: self.failure.take(),
-            failure_told: self.failure_told,
-            way: self.way,
-        };
-        self.goes_to(is_own_node);
-        before
-    }
-
-    /// How the connect ended.
-    fn end_connect(&mut self, outcome: &Outcome, before: Option<Before>) {
-        match (outcome, before) {
-            // It was not begun: WRs are outstanding.
-            (Outcome::Refused { code: RefusalCode::State, .. }, Some(before)) => {
-                let Before { state, failure, failure_told, way } = before;
-                (self.state, self.failure, self.failure_told, self.way) =
-                    (state, failure, failure_told, way);
-                return;
-            }
-            (Outcome::Connected(_), _) => self.state = QpState::Rts,
-            _ => self.state = QpState::Reset,
-        }
-        // What was outstanding was so over the connection that there was.
-        self.sends.clear();
-    }
-
-    #[inline]
-    fn complete(&mut self, wc: &Wc) {
-        if matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvRdmaWithImm) {
-            self.receives = self.receives.saturating_sub(1);
-        } else if wc.status == WcStatus::Success {
-            self.sends.complete();
-        } else {
-            self.state = QpState::Err;
-        }
-    }
-}
-
-impl Queue {
-    pub(crate) fn new(handle: Weak<CqHandle>) -> Queue {
-        Queue { handle, completions: VecDeque::new(), listed: false }
-    }
-
-    /// Takes a completion in; whether the CQ must be listed as ready now.
-    #[inline]
-    pub(crate) fn push(&mut self, wc: Wc) -> bool {
-        self.completions.push_back(wc);
-        !std::mem::replace(&mut self.listed, true)
-    }
-
-    /// Takes completions out, oldest first; returns how many.
-    #[inline]
-    pub(crate) fn take(&mut self, wcs: &mut [Wc]) -> usize {
-        let count = self.completions.len().min(wcs.len());
-        for (wc, completion) in wcs.iter_mut().zip(self.completions.drain(..count)) {
-            *wc = completion;
-        }
-        count
-    }
-
-    /// Whether it still has something to take.
-    pub(crate) fn stays_listed(&mut self) -> bool {
-        self.listed = !self.completions.is_empty();
-        self.listed
-    }
-}
-
-impl Sends {
-    fn new() -> Sends {
-        Sends { posted: 0, completed: 0, at_node: 0, signalled: VecDeque::with_capacity(ROOM) }
-    }
-
-    /// Nothing is outstanding any more.
-    fn clear(&mut self) {
-        (self.posted, self.completed, self.at_node) = (0, 0, 0);
-        self.signalled.clear();
-    }
-
-    /// Whether none is on its way through the node.
-    #[inline]
-    fn are_here(&self) -> bool {
-        self.at_node <= self.completed
-    }
-
-    #[inline]
-    fn post(&mut self, signalled: bool) {
-        self.posted += 1;
-        if signalled {
-            self.signalled.push_back(self.posted);
-        }
-    }
-
-    #[inline]
-    fn complete(&mut self) {
-        if let Some(position) = self.signalled.pop_front() {
-            self.completed = position;
-        }
-    }
 }
 
 #[inline]
