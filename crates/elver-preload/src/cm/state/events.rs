@@ -1,0 +1,243 @@
+//! What the communication manager has to do and to tell: what arrived, what time asks for, and what happened, for whose ids
+//! there are channels.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, SocketAddr};
+
+use elver_cm::{Answer, Event, Id, Request, Service};
+use elver_soft::SoftDevice;
+use elver_verbs::{Gid, Time};
+use elver_wire::cm::IpHeader;
+
+use super::{Cm, CmId, Kind, Link, to, unring};
+use crate::cm::abi::{self, ConnParam, EventResp, Plain};
+
+impl Cm {
+    /// Ends what is connected with processes that have ended.
+    pub(crate) fn end_orphans(&mut self, now: Time) {
+        for peer in self.ends.take() {
+            self.manager.gone(now, peer);
+        }
+    }
+
+    /// Takes what arrived on QP 1.
+    pub(crate) fn arrived(&mut self, device: &mut SoftDevice, now: Time) {
+        for (peer, bytes) in self.carrier.take(device) {
+            if self.ends.has_ended(peer) {
+                self.manager.gone(now, peer);
+            }
+            self.manager.receive(now, peer, &bytes);
+        }
+    }
+
+    /// Does what time asks for, sends what is to be sent, and tells channels of what happened.
+    pub(crate) fn step(&mut self, device: &mut SoftDevice, now: Time) {
+        if self.manager.due().is_some_and(|due| due <= now) {
+            self.manager.advance(now);
+        }
+        while let Some(event) = self.manager.poll_event() {
+            self.happened(now, event);
+        }
+        while let Some((peer, bytes)) = self.manager.poll_transmit() {
+            self.carrier.send(device, peer, &bytes);
+        }
+        while let Some(id) = self.manager.poll_changed() {
+            let Some(keeper) = &mut self.keeper else { continue };
+            match self.manager.parting(id) {
+                Some((peer, mad)) => keeper.keep(id.0, peer, &mad),
+                None => keeper.forget(id.0),
+            }
+        }
+    }
+
+    fn happened(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Request(connection, request) => self.requested(now, connection, request),
+            Event::ServiceRequest { id, peer, service, private } => {
+                self.asked(now, id, peer, service, &private);
+            }
+            Event::Answered(connection, answer) => self.answered(connection, &answer),
+            Event::Established(connection) => {
+                self.tell_of(connection, Kind::Established, 0, |_| ());
+            }
+            Event::Rejected { id, reason, private } => {
+                self.tell_of(id, Kind::Rejected, i32::from(reason), |resp| {
+                    conn(resp, |param| put(param, &private));
+                });
+                // Taken back by who asked: what the program has not been told of counts no more.
+                self.forget_request(now, id);
+            }
+            Event::Unreachable(connection) | Event::Expired(connection) => {
+                self.tell_of(connection, Kind::Unreachable, -libc::ETIMEDOUT, |_| ());
+                self.forget_request(now, connection);
+            }
+            Event::Disconnected(connection) => {
+                self.tell_of(connection, Kind::Disconnected, 0, |_| ());
+                if let Some(id) = self.of(connection) {
+                    id.has_ended = true;
+                }
+            }
+            // Of what never was a connection there is nothing that could be over (`cma_ib_handler` of the kernel's).
+            Event::Released(connection) => {
+                if self.of(connection).is_some_and(|id| id.has_ended) {
+                    self.tell_of(connection, Kind::TimewaitExit, 0, |_| ());
+                }
+            }
+            Event::Service { id, status, qpn, qkey, private } => {
+                let gid = self.by_connection.get(&id).and_then(|id| self.ids.get(id)?.peer);
+                let kind = if status == 0 { Kind::Established } else { Kind::Unreachable };
+                self.tell_of(id, kind, i32::from(status), |resp| {
+                    resp.param.qp_num = qpn;
+                    resp.param.qkey = qkey;
+                    resp.param.ah_attr = to(gid.map(Gid::from).unwrap_or_default(), 0);
+                    let len = private.len().min(abi::PRIVATE);
+                    resp.param.private_data[..len].copy_from_slice(&private[..len]);
+                    resp.param.private_data_len = len as u8;
+                });
+            }
+        }
+    }
+
+    /// The id of a connection.
+    fn of(&mut self, connection: Id) -> Option<&mut CmId> {
+        self.ids.get_mut(self.by_connection.get(&connection)?)
+    }
+
+    fn tell_of(
+        &mut self,
+        connection: Id,
+        kind: Kind,
+        status: c_int,
+        set: impl FnOnce(&mut EventResp),
+    ) {
+        if let Some(id) = self.by_connection.get(&connection) {
+            self.tell(*id, kind, status, set);
+        }
+    }
+
+    /// A request that expired before its event was taken leaves nothing behind.
+    fn forget_request(&mut self, now: Time, connection: Id) {
+        let Some(id) = self.by_connection.get(&connection).copied() else { return };
+        let Some(channel) = self.ids.get(&id).and_then(|id| self.channels.get_mut(&id.channel))
+        else {
+            return;
+        };
+        let before = channel.events.len();
+        channel.events.retain(|event| event.made != Some(id));
+        let dropped = before - channel.events.len();
+        unring(channel, dropped);
+        if dropped > 0 {
+            self.destroy(now, id);
+        }
+    }
+
+    /// Who listens, and the addresses that the peer names: it must, though anybody's requests may be heard.
+    fn listener(&self, service: Service, private: &[u8]) -> Option<(u32, IpHeader)> {
+        Some((*self.listeners.get(&service)?, IpHeader::parse(private).ok()?))
+    }
+
+    fn requested(&mut self, now: Time, connection: Id, request: Request) {
+        let heard = self.listener(request.service, &request.private);
+        let Some((listener, header)) = heard else {
+            return self.manager.let_go(now, connection);
+        };
+        let Some(of) = self.ids.get(&listener) else { return };
+        let mut made = CmId::new(0, of.channel, of.port_space, of.qp_type);
+        made.src = of.src.map(|src| SocketAddr::new(header.dst, src.port()));
+        made.dst = Some(SocketAddr::new(header.src, header.src_port));
+        made.peer = Some(request.peer);
+        self.ends.watch(request.peer);
+        made.has_device = true;
+        made.has_route = true;
+        made.tos = request.traffic_class;
+        made.link = Link {
+            peer_qpn: request.qpn,
+            rq_psn: self.rng.next_u32() & 0xff_ffff,
+            sq_psn: request.starting_psn.get(),
+            responder_resources: request.initiator_depth,
+            initiator_depth: request.responder_resources,
+            retry_count: request.retry_count,
+            rnr_retry_count: request.rnr_retry_count,
+            path_mtu: request.path_mtu.min(self.mtu),
+            ack_timeout: request.ack_timeout,
+            known: true,
+        };
+        let Ok(id) = self.insert(made) else {
+            return self.manager.let_go(now, connection);
+        };
+        self.connect(id, connection);
+        self.queue(listener, Some(id), Kind::ConnectRequest, 0, |resp| {
+            conn(resp, |param| {
+                put(param, &request.private[IpHeader::LEN..]);
+                param.qp_num = request.qpn;
+                param.srq = request.srq.into();
+                param.responder_resources = request.initiator_depth;
+                param.initiator_depth = request.responder_resources;
+                param.flow_control = request.flow_control.into();
+                param.retry_count = request.retry_count;
+                param.rnr_retry_count = request.rnr_retry_count;
+            });
+        });
+    }
+
+    fn asked(&mut self, now: Time, connection: Id, peer: IpAddr, service: Service, private: &[u8]) {
+        let Some((listener, header)) = self.listener(service, private) else {
+            return self.manager.let_go(now, connection);
+        };
+        let Some(of) = self.ids.get(&listener) else { return };
+        let mut made = CmId::new(0, of.channel, of.port_space, of.qp_type);
+        made.src = of.src.map(|src| SocketAddr::new(header.dst, src.port()));
+        made.dst = Some(SocketAddr::new(header.src, header.src_port));
+        made.peer = Some(peer);
+        made.has_device = true;
+        made.has_route = true;
+        let Ok(id) = self.insert(made) else {
+            return self.manager.let_go(now, connection);
+        };
+        self.connect(id, connection);
+        self.queue(listener, Some(id), Kind::ConnectRequest, 0, |resp| {
+            let own = &private[IpHeader::LEN..];
+            resp.param.private_data[..own.len()].copy_from_slice(own);
+            resp.param.private_data_len = own.len() as u8;
+        });
+    }
+
+    fn answered(&mut self, connection: Id, answer: &Answer) {
+        let Some(id) = self.by_connection.get(&connection).copied() else { return };
+        if let Some(held) = self.ids.get_mut(&id) {
+            held.peer.into_iter().for_each(|peer| self.ends.watch(peer));
+            held.link.peer_qpn = answer.qpn;
+            held.link.sq_psn = answer.starting_psn.get();
+            held.link.responder_resources = answer.initiator_depth;
+            held.link.initiator_depth = answer.responder_resources;
+            held.link.rnr_retry_count = answer.rnr_retry_count;
+            held.link.known = true;
+        }
+        self.tell(id, Kind::ConnectResponse, 0, |resp| {
+            conn(resp, |param| {
+                put(param, &answer.private);
+                param.qp_num = answer.qpn;
+                param.srq = answer.srq.into();
+                param.responder_resources = answer.initiator_depth;
+                param.initiator_depth = answer.responder_resources;
+                param.flow_control = answer.flow_control.into();
+                param.rnr_retry_count = answer.rnr_retry_count;
+            });
+        });
+    }
+}
+
+/// Fills in the connection's form of what goes with an event.
+fn conn(resp: &mut EventResp, set: impl FnOnce(&mut ConnParam)) {
+    let mut param = ConnParam::zero();
+    set(&mut param);
+    // SAFETY: the two forms begin at one place, this one is no larger and no more aligned, and both are
+    // numbers.
+    unsafe { (&raw mut resp.param).cast::<ConnParam>().write(param) };
+}
+
+fn put(param: &mut ConnParam, private: &[u8]) {
+    let len = private.len().min(abi::PRIVATE - 1);
+    param.private_data[..len].copy_from_slice(&private[..len]);
+    param.private_data_len = len as u8;
+}
