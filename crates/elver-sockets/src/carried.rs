@@ -74,14 +74,29 @@ impl Carried {
     /// # Errors
     /// The stream's: it is no good then, and nothing was said.
     pub(crate) fn begin(stream: Stream, nonce: Nonce, by_tcp: u64) -> io::Result<Carried> {
+        Carried::say(&stream, nonce, by_tcp)?;
+        Ok(Carried::of(stream, nonce, by_tcp, Incoming::Unsaid))
+    }
+
+    /// A stream that the peer has connected, which has said from where on it uses it.
+    pub(crate) fn answer(stream: Stream, nonce: Nonce, by_tcp: u64, peer_by_tcp: u64) -> Carried {
+        // A peer that has closed it already reads no answer; what it wrote before is there all the same.
+        let _ = Carried::say(&stream, nonce, by_tcp);
+        Carried::of(stream, nonce, by_tcp, Incoming::ByTcp(peer_by_tcp))
+    }
+
+    fn say(mut stream: &Stream, nonce: Nonce, by_tcp: u64) -> io::Result<()> {
         stream.set_nonblocking(true);
         stream.set_nodelay(true);
-        (&stream).write_all(&Frame { nonce, by_tcp }.encode())?;
-        Ok(Carried {
+        stream.write_all(&Frame { nonce, by_tcp }.encode())
+    }
+
+    fn of(stream: Stream, nonce: Nonce, by_tcp: u64, incoming: Incoming) -> Carried {
+        Carried {
             stream,
             nonce,
             writes: by_tcp != Frame::STAYS,
-            incoming: Incoming::Unsaid,
+            incoming,
             head: [0; FRAME_BYTES],
             head_len: 0,
             peeked: Vec::new(),
@@ -90,13 +105,7 @@ impl Carried {
             told_failure: false,
             shows_end: false,
             tcp_ended: false,
-        })
-    }
-
-    /// What the peer has said was read already.
-    pub(crate) fn heard(mut self, by_tcp: u64) -> Carried {
-        self.incoming = Incoming::ByTcp(by_tcp);
-        self
+        }
     }
 
     /// Bytes that were read from the stream, and written to it.

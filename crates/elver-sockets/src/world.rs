@@ -496,11 +496,7 @@ impl World {
             };
             let Frame { nonce, by_tcp } = frame;
             let own = self.conns.get(&id).map_or(Frame::STAYS, Conn::by_tcp);
-            match Carried::begin(stream, nonce, own) {
-                Ok(carried) => self.carry(id, carried.heard(by_tcp)),
-                // The peer is gone already, and with it the connection, as reads and writes will say.
-                Err(error) => crate::log::line(format_args!("a stream has failed: {error}")),
-            }
+            self.carry(id, Carried::answer(stream, nonce, own, by_tcp));
         }
     }
 
