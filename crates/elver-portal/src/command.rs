@@ -147,6 +147,30 @@ pub enum Command<'a> {
         /// The region's key for peers.
         rkey: u32,
     },
+    /// Name a VQP that each session of the set will have, with no destination yet: [`crate::Answer::Done`]. Since minor
+    /// version 5.
+    PrepareUnassigned {
+        /// The set.
+        set: u32,
+        /// What it is created with.
+        options: VqpOptions,
+    },
+    /// Name the destination that such a VQP of one session has whenever that is made anew, until it cannot be connected
+    /// to: [`crate::Answer::Done`]. Since minor version 5.
+    Assign {
+        /// The set.
+        set: u32,
+        /// Which of its sessions.
+        heir: u32,
+        /// Which of the session's VQPs: its place among all that were named.
+        at: u32,
+        /// The peer; all zero for none again.
+        gid: Gid,
+        /// The port there.
+        port: u16,
+        /// How it is connected.
+        connect: ConnectOptions,
+    },
 }
 
 /// What a VQP is created with.
@@ -197,6 +221,8 @@ const PREPARE_VQP: u8 = 14;
 const SEAL: u8 = 15;
 const DISOWN: u8 = 16;
 const REACH: u8 = 17;
+const PREPARE_UNASSIGNED: u8 = 18;
+const ASSIGN: u8 = 19;
 
 /// What stands for no [`Class`] where one may be.
 const NO_CLASS: u32 = 2;
@@ -293,6 +319,20 @@ impl Command<'_> {
             Command::Reach { vqp, rkey } => {
                 to.push(REACH, request, 1, |writer| writer.put(join(vqp, rkey)))
             }
+            Command::PrepareUnassigned { set, options } => {
+                to.push(PREPARE_UNASSIGNED, request, 3, |writer| {
+                    writer.put(u64::from(set));
+                    options.words().into_iter().for_each(|word| writer.put(word));
+                })
+            }
+            Command::Assign { set, heir, at, gid, port, connect } => {
+                to.push(ASSIGN, request, 5, |writer| {
+                    writer.put(join(set, heir));
+                    writer.put(join(at, u32::from(port)));
+                    writer.put(u64::from(connect_word(connect)));
+                    put_gid(writer, &gid);
+                })
+            }
         }
     }
 }
@@ -364,6 +404,16 @@ pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Comman
         REACH => {
             let (vqp, rkey) = halves(fields.word()?);
             Command::Reach { vqp, rkey }
+        }
+        PREPARE_UNASSIGNED => Command::PrepareUnassigned {
+            set: fields.word()? as u32,
+            options: vqp_options(fields.word()?, fields.word()?)?,
+        },
+        ASSIGN => {
+            let ((set, heir), (at, number)) = (halves(fields.word()?), halves(fields.word()?));
+            let connect = connect_options(fields.word()?)?;
+            let (gid, port) = (fields.gid()?, port(number, "port")?);
+            Command::Assign { set, heir, at, gid, port, connect }
         }
         kind => return Err(Violation::Kind { kind }),
     })

@@ -99,7 +99,7 @@ fn command() -> impl Strategy<Value = (Command<'static>, Vec<Gid>)> {
         });
     let alone = prop_oneof![
         options.clone().prop_map(Command::CreateVqp),
-        (any::<(u32, u16, bool)>(), gid(), policy.clone(), options).prop_map(
+        (any::<(u32, u16, bool)>(), gid(), policy.clone(), options.clone()).prop_map(
             |((set, port, uncached), gid, policy, options)| {
                 let connect = ConnectOptions { policy, uncached };
                 Command::PrepareVqp { set, gid, port, connect, options }
@@ -107,7 +107,7 @@ fn command() -> impl Strategy<Value = (Command<'static>, Vec<Gid>)> {
         ),
         any::<u32>().prop_map(|vqp| Command::DestroyVqp { vqp }),
         any::<(u32, u16)>().prop_map(|(vqp, port)| Command::Bind { vqp, port }),
-        (any::<(u32, u16, bool)>(), gid(), policy).prop_map(
+        (any::<(u32, u16, bool)>(), gid(), policy.clone()).prop_map(
             |((vqp, port, uncached), gid, policy)| {
                 Command::Connect { vqp, gid, port, options: ConnectOptions { policy, uncached } }
             }
@@ -137,6 +137,14 @@ fn command() -> impl Strategy<Value = (Command<'static>, Vec<Gid>)> {
         }),
         any::<u32>().prop_map(|set| Command::Disown { set }),
         any::<[u32; 2]>().prop_map(|[vqp, rkey]| Command::Reach { vqp, rkey }),
+        (any::<u32>(), options.clone())
+            .prop_map(|(set, options)| Command::PrepareUnassigned { set, options }),
+        (any::<([u32; 3], u16, bool)>(), gid(), policy.clone()).prop_map(
+            |(([set, heir, at], port, uncached), gid, policy)| {
+                let connect = ConnectOptions { policy, uncached };
+                Command::Assign { set, heir, at, gid, port, connect }
+            }
+        ),
         any::<u32>().prop_map(|lkey| Command::DeregisterMr { lkey }),
         any::<u32>().prop_map(|vqp| Command::QueryVqp { vqp }),
         Just(Command::Goodbye),

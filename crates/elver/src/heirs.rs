@@ -1,14 +1,15 @@
 //! Sessions that a process prepares for its children, which take them over after `fork` (Swift,
 //! section 3.4).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use elver_portal::{Command, HeirsLayout, Message, Received, Record, Socket, Welcome};
-use elver_verbs::{AccessFlags, QpState};
+use elver_portal::{Command, HeirsLayout, Message, Received, Record, Socket, VqpOptions, Welcome};
+use elver_verbs::{AccessFlags, Gid, QpState};
 
 use crate::fork::generation;
 use crate::inner::{Inner, Outcome, UNEXPECTED};
@@ -33,6 +34,10 @@ pub struct PrepareOptions {
     /// What that permits. With none of the rights of peers the session comes back as soon as its
     /// child has ended; else once what peers know of the region has run out, a second by default.
     pub access: AccessFlags,
+    /// VQPs that it has beside those to the destinations, and which go nowhere until a child connects them. Where they
+    /// go when the session is made anew, [`Heirs::assign`] says (Swift, section 4.1.3: unassigned QPs). A node of
+    /// before minor version 5 has none.
+    pub unassigned: u32,
     /// Whether a destination that cannot be connected to refuses the set. If not, sessions are there
     /// without it, as those are that are made anew while a peer is away ([`Heir::vqps`]).
     pub must_connect: bool,
@@ -41,7 +46,7 @@ pub struct PrepareOptions {
 impl Default for PrepareOptions {
     fn default() -> PrepareOptions {
         let access = AccessFlags::LOCAL_WRITE;
-        PrepareOptions { mr_len: MR_LEN, access, must_connect: true }
+        PrepareOptions { mr_len: MR_LEN, access, unassigned: 0, must_connect: true }
     }
 }
 
@@ -63,6 +68,8 @@ pub struct Heirs {
     generation: u32,
     /// The one that this process took; a child's own.
     taken: Cell<Option<u32>>,
+    /// Where sessions have those of their VQPs that were prepared without a destination, by session and place.
+    assigned: RefCell<BTreeMap<(u32, u32), Gid>>,
 }
 
 /// How a session of a set is.
@@ -89,6 +96,9 @@ pub struct Heir {
     /// Its VQPs, as the set's destinations. One whose peer was away when the session was made anew is
     /// not connected: [`Vqp::failure`] says why, and it may be connected as any.
     pub vqps: Vec<Vqp>,
+    /// Those that were prepared without a destination. One that was assigned to one is connected
+    /// ([`Vqp::is_connected`]), unless the session was made before, or its peer was away.
+    pub unassigned: Vec<Vqp>,
     /// Its memory region, zeroed; none if the set's have none.
     pub mr: Option<Mr>,
 }
@@ -127,7 +137,8 @@ impl Session {
     ) -> Result<Preparing, Error> {
         let path = self.inner.borrow().link.path.clone().ok_or(NO_PATH)?;
         let vqps = u32::try_from(destinations.len()).unwrap_or(u32::MAX);
-        let PrepareOptions { mr_len, access, .. } = options;
+        let PrepareOptions { mr_len, access, unassigned, .. } = options;
+        let vqps = vqps.saturating_add(unassigned);
         let mut inner = self.inner.borrow_mut();
         let command = Command::Prepare { heirs: count, vqps, mr_len, access };
         let request = inner.ask(&command, None)?;
@@ -164,6 +175,7 @@ impl Session {
             session,
             generation: generation(),
             taken: Cell::new(None),
+            assigned: RefCell::default(),
         };
         // If one of these fails the set is dropped, and ends.
         let mut inner = self.inner.borrow_mut();
@@ -219,7 +231,11 @@ impl Heirs {
         for &Destination { gid, port, connect, options } in &self.destinations {
             inner.call(&Command::PrepareVqp { set, gid, port, connect, options })?;
         }
-        let PrepareOptions { must_connect, .. } = self.options;
+        let PrepareOptions { must_connect, unassigned, .. } = self.options;
+        for _ in 0..unassigned {
+            let options = VqpOptions::default();
+            inner.call(&Command::PrepareUnassigned { set, options })?;
+        }
         inner.ask(&Command::Seal { set, addr: self.all.addr(), must_connect }, None)
     }
 
@@ -255,6 +271,29 @@ impl Heirs {
     /// The first session that a child may take now.
     pub fn first_free(&self) -> Option<u32> {
         (0..self.len()).find(|heir| self.all.record(*heir) == Record::Free)
+    }
+
+    /// Says where a session has one of its VQPs that were prepared without a destination, by its place among those: so it
+    /// is whenever that session is made anew, until it cannot be connected there. With none it goes nowhere again. What
+    /// a child has now is the child's to connect.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no such session or VQP, or in a child; [`Error::NodeGone`].
+    pub fn assign(&self, heir: u32, at: u32, to: Option<Gid>) -> Result<(), Error> {
+        if heir >= self.len() || at >= self.options.unassigned || generation() != self.generation {
+            let what = "a session or a VQP that the set has not, or a set of another process's";
+            return Err(Error::Invalid { what });
+        }
+        let mut assigned = self.assigned.borrow_mut();
+        match to {
+            Some(to) => assigned.insert((heir, at), to),
+            None => assigned.remove(&(heir, at)),
+        };
+        let Destination { gid, port, connect, .. } = Destination::new(to.unwrap_or_default());
+        let (set, at) = (self.set, self.destinations.len() as u32 + at);
+        // The node refuses nothing that is as it should be, and nobody waits for the answer.
+        let command = Command::Assign { set, heir, at, gid, port, connect };
+        self.parent.inner.borrow_mut().tell_only(&command)
     }
 
     /// Takes a session over, in a child: it is the child's until that ends, and nobody else's. The node
@@ -318,15 +357,22 @@ impl Heirs {
         let mut link = Link::over(socket, self.all.end(number), self.welcome, self.session);
         link.path = Some(self.path.clone());
         let session = Session::of(link);
-        let vqps = self.destinations.iter().zip(0..).map(|(destination, at)| {
+        let inherit = |at: u32, options: &VqpOptions, peer: Option<Gid>| {
             let (id, via) = self.all.vqp(number, at);
             let state = if via.is_some() { QpState::Rts } else { QpState::Reset };
-            Vqp::inherited(&session, id, state, destination)
+            Vqp::inherited(&session, id, state, options, peer)
+        };
+        let destinations = self.destinations.iter().zip(0..);
+        let vqps = destinations.map(|(to, at)| inherit(at, &to.options, Some(to.gid))).collect();
+        let (named, assigned) = (self.destinations.len() as u32, self.assigned.borrow());
+        let unassigned = (0..self.options.unassigned).map(|at| {
+            let peer = assigned.get(&(number, at)).copied();
+            inherit(named + at, &VqpOptions::default(), peer)
         });
-        let vqps = vqps.collect();
+        let unassigned = unassigned.collect();
         let PrepareOptions { mr_len, access, .. } = self.options;
         let mr = Mr::inherited(&session, mr_len, self.all.keys(number), access);
-        Ok(Heir { number, session, vqps, mr })
+        Ok(Heir { number, session, vqps, unassigned, mr })
     }
 }
 

@@ -69,11 +69,19 @@ impl Vqp {
     }
 
     /// One that was made ahead, for a session that this process has taken over.
-    pub(crate) fn inherited(session: &Session, id: u32, state: QpState, to: &Destination) -> Vqp {
+    pub(crate) fn inherited(
+        session: &Session,
+        id: u32,
+        state: QpState,
+        options: &VqpOptions,
+        peer: Option<Gid>,
+    ) -> Vqp {
         let vqp = Vqp(Rc::new(Handle { session: session.clone(), id }));
-        let mut entry = Entry::new(Rc::downgrade(&vqp.0), state, &to.options);
+        let mut entry = Entry::new(Rc::downgrade(&vqp.0), state, options);
         let mut inner = session.inner.borrow_mut();
-        entry.goes_to(to.gid == inner.link.welcome.gid);
+        if let Some(peer) = peer {
+            entry.goes_to(peer == inner.link.welcome.gid);
+        }
         inner.vqps.insert(id, entry);
         drop(inner);
         vqp
@@ -203,6 +211,11 @@ impl Vqp {
             let messages = self.pop(inner);
             (!messages.is_empty()).then_some(messages)
         })
+    }
+
+    /// Whether it is connected, as far as this process has been told: that it can be posted to.
+    pub fn is_connected(&self) -> bool {
+        self.inner().vqps.get(&self.0.id).is_some_and(Entry::is_connected)
     }
 
     /// How the node sees it.

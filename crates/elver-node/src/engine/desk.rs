@@ -144,6 +144,8 @@ impl<'a> Desk<'a> {
             | Command::PrepareVqp { .. }
             | Command::Seal { .. }
             | Command::Disown { .. }
+            | Command::PrepareUnassigned { .. }
+            | Command::Assign { .. }
             | Command::Reach { .. } => {
                 Err(Refused::new(RefusalCode::State, "the session has said goodbye already"))
             }

@@ -8,6 +8,7 @@
 
 mod files;
 mod making;
+mod plan;
 #[cfg(test)]
 mod tests;
 
@@ -15,14 +16,15 @@ use std::collections::{BTreeSet, VecDeque};
 
 use elver_core::{ClientId, Core};
 use elver_portal::{
-    ARENA_BYTES, Answer, Command, ConnectOptions, HeirsLayout, NodeHeir, RefusalCode,
-    VQPS_PER_HEIR_MAX, Via, VqpOptions,
+    ARENA_BYTES, Answer, Command, HeirsLayout, NodeHeir, RefusalCode, VQPS_PER_HEIR_MAX, Via,
+    VqpOptions,
 };
 use elver_soft::{SoftDevice, SoftMemory};
-use elver_verbs::{AccessFlags, Class, Gid, Time};
+use elver_verbs::{AccessFlags, Gid, Time};
 use rustc_hash::FxHashMap;
 use rustix::process::Pid;
 
+use self::plan::{Assignments, Planned, Target};
 use super::account::{Account, Customer};
 use super::maker::Maker;
 use super::orders::SetFile;
@@ -114,22 +116,14 @@ struct Outliving {
     bytes: u64,
 }
 
-/// A VQP that each heir of a set has.
-#[derive(Clone, Copy)]
-struct Planned {
-    gid: Gid,
-    port: u16,
-    connect: ConnectOptions,
-    options: VqpOptions,
-    class: Class,
-}
-
 struct Heir {
     /// Its mappings, once it was made.
     place: Option<Place>,
     state: State,
     /// Times that a child gave it back.
     times: u64,
+    /// Where those of its VQPs are connected that its set names no destination for.
+    assigned: Assignments,
     /// Its part of the quota is taken, and it has nothing that counts.
     is_paid: bool,
     /// Times in turn that it could not be made.
@@ -139,7 +133,14 @@ struct Heir {
 impl Heir {
     /// Of a set for which the quota was taken.
     fn paid() -> Heir {
-        Heir { place: None, state: State::Vacant, times: 0, is_paid: true, failures: 0 }
+        Heir {
+            place: None,
+            state: State::Vacant,
+            times: 0,
+            assigned: Assignments::default(),
+            is_paid: true,
+            failures: 0,
+        }
     }
 }
 
@@ -174,7 +175,8 @@ struct Ready {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SetOrder {
     Prepare { heirs: u32, vqps: u32, mr: (u64, AccessFlags) },
-    Vqp { set: u32, gid: Gid, port: u16, connect: ConnectOptions, options: VqpOptions },
+    Vqp { set: u32, to: Option<Target>, options: VqpOptions },
+    Assign { set: u32, heir: u32, at: u32, to: Option<Target> },
     Seal { set: u32, addr: u64, must_connect: bool },
     Disown { set: u32 },
 }
@@ -187,7 +189,12 @@ impl SetOrder {
                 SetOrder::Prepare { heirs, vqps, mr: (mr_len, access) }
             }
             Command::PrepareVqp { set, gid, port, connect, options } => {
-                SetOrder::Vqp { set, gid, port, connect, options }
+                SetOrder::Vqp { set, to: Some(Target { gid, port, connect }), options }
+            }
+            Command::PrepareUnassigned { set, options } => SetOrder::Vqp { set, to: None, options },
+            Command::Assign { set, heir, at, gid, port, connect } => {
+                let to = (gid != Gid::default()).then_some(Target { gid, port, connect });
+                SetOrder::Assign { set, heir, at, to }
             }
             Command::Seal { set, addr, must_connect } => SetOrder::Seal { set, addr, must_connect },
             Command::Disown { set } => SetOrder::Disown { set },
@@ -235,7 +242,7 @@ impl Sets {
                 let quotas = &mut sessions.quotas;
                 self.begin((parent, request), (heirs, vqps, mr), quotas, maker)
             }
-            SetOrder::Vqp { set, gid, port, connect, options } => {
+            SetOrder::Vqp { set, to, options } => {
                 let class = sessions.quotas.class_of(
                     parent.customer,
                     (parent.uid, parent.gid),
@@ -246,7 +253,21 @@ impl Sets {
                     let text = format!("the set is sealed, or has its {} VQPs already", set.vqps);
                     return Err(Refused::new(RefusalCode::State, text));
                 }
-                set.plan.push(Planned { gid, port, connect, options, class });
+                set.plan.push(Planned { to, options, class });
+                Ok(Ordered::Answer(Answer::Done))
+            }
+            SetOrder::Assign { set: number, heir, at, to } => {
+                let set = self.own(number, parent.token)?;
+                let is_open = set.plan.get(at as usize).is_some_and(|vqp| vqp.to.is_none());
+                let heir = set.heirs.get_mut(heir as usize).filter(|_| is_open);
+                let heir = heir.ok_or_else(|| {
+                    let text = format!(
+                        "set {number} has no such session yet, or VQP {at} of its {} was prepared with a destination",
+                        set.vqps
+                    );
+                    Refused::new(RefusalCode::State, text)
+                })?;
+                heir.assigned.set(at, to);
                 Ok(Ordered::Answer(Answer::Done))
             }
             SetOrder::Seal { set: number, addr, must_connect } => {

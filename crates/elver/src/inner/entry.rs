@@ -59,6 +59,10 @@ impl Entry {
         self.listed
     }
 
+    pub(crate) fn is_connected(&self) -> bool {
+        self.state == QpState::Rts
+    }
+
     /// It is connected, or being connected, to this node or to another.
     pub(crate) fn goes_to(&mut self, is_own_node: bool) {
         self.way = if is_own_node { Way::Unknown } else { Way::Node };

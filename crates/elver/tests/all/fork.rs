@@ -17,6 +17,8 @@ use elver_testkit::{Launch, Process, Role, is_root, role, stay};
 
 use crate::common::{ALL, TestNode, WAIT, cluster, succeeds, wr};
 
+mod assigned;
+
 const WORDS: &[u8; 16] = b"what is prepared";
 const NOBODY: u32 = 65_534;
 /// A port that children bind.
@@ -122,6 +124,7 @@ fn process_that_forks() {
         "orphans" => orphans(&role),
         "restarts" => restarts(&role),
         "misses" => misses(&role),
+        "assigns" => assigned::assigns(&role),
         other => panic!("no such role: {other}"),
     }
     eprintln!("done");

@@ -5,14 +5,15 @@ use elver_portal::{ARENA_BYTES, Answer, HeirsLayout, NodeHeir, RefusalCode, Via}
 use elver_soft::{SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Time};
 
-use super::{Heir, Place, Planned, Ready, Sets, State};
+use super::plan::Made;
+use super::{Heir, Place, Ready, Sets, State};
 use crate::engine::door::Spare;
 use crate::engine::maker::Maker;
 use crate::engine::quota::Usage;
 use crate::engine::room::Backing;
 use crate::engine::session::{Open, Owed, Region};
 use crate::engine::sessions::Sessions;
-use crate::engine::translate::{self, Refused};
+use crate::engine::translate::Refused;
 
 /// Heirs that are made at a turn: each takes some tens of microseconds, for which others wait.
 const MADE_AT_ONCE: usize = 4;
@@ -121,13 +122,20 @@ impl Sets {
         let addr = set.addr.wrapping_add(set.layout.arena_at(at));
         let made = register(&mut ready, set.mr, addr, core).and_then(|()| {
             for (index, planned) in set.plan.iter().enumerate() {
-                let made = planned.make(&mut ready, index, core, now)?;
-                pending += u32::from(matches!(made, Ok(None)));
+                let assigned = heir.assigned.get(index as u32);
+                let (vqp, made) = planned.make(client, index, assigned, core, now)?;
+                ready.open.vqps.insert(vqp.0);
+                ready.vqps.push((vqp.0, None));
                 match made {
-                    Ok(_) => {}
-                    Err(cause) if fails => return Err(cause),
+                    Made::Idle => {}
+                    Made::Connected(via) => ready.vqps[index].1 = Some(via),
+                    Made::Connecting => pending += 1,
+                    Made::Failed(cause) if fails => return Err(cause),
                     // A peer may be away: the child's to see.
-                    Err(cause) => ready.tell_failed(index, cause),
+                    Made::Failed(cause) => {
+                        heir.assigned.forget(index as u32);
+                        ready.tell_failed(index, cause);
+                    }
                 }
             }
             Ok(())
@@ -183,9 +191,8 @@ impl Sets {
         let Some(&(number, at)) = self.clients.get(&client) else { return false };
         let Some(set) = self.all.get_mut(&number) else { return true };
         let fails = set.sealing.is_some() && set.must_connect;
-        let State::Making { ready, pending } = &mut set.heirs[at as usize].state else {
-            return true;
-        };
+        let heir = &mut set.heirs[at as usize];
+        let State::Making { ready, pending } = &mut heir.state else { return true };
         *pending = pending.saturating_sub(1);
         match result {
             Ok(via) => {
@@ -194,7 +201,10 @@ impl Sets {
                 }
             }
             Err(cause) if fails => self.fail(number, at, cause, sessions, core, now),
-            Err(cause) => ready.tell_failed(token as usize, cause),
+            Err(cause) => {
+                heir.assigned.forget(token as u32);
+                ready.tell_failed(token as usize, cause);
+            }
         }
         self.publish(number, at, sessions, now);
         true
@@ -224,26 +234,6 @@ impl State {
     /// Whether a child may take it, or has.
     fn is_made(&self) -> bool {
         matches!(self, State::Free(_) | State::Taken(_))
-    }
-}
-
-impl Planned {
-    /// Creates the VQP and begins to connect it; what backs it, if that is known at once.
-    fn make(
-        &self,
-        ready: &mut Ready,
-        index: usize,
-        core: &mut Core<SoftDevice>,
-        now: Time,
-    ) -> Result<Result<Option<Via>, Refused>, Refused> {
-        let client = ready.open.client;
-        let vqp = core.vqp_create(client, translate::vqp_init(self.options, self.class))?;
-        ready.open.vqps.insert(vqp.0);
-        let connected =
-            core.qconnect(client, vqp, self.gid, self.port, self.connect, index as u64, now);
-        let via = connected.as_ref().ok().copied().flatten();
-        ready.vqps.push((vqp.0, via));
-        Ok(connected.map_err(Refused::from))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sets by hand: what they count for, and when.
 
-use elver_portal::{Message, Received, Socket};
+use elver_portal::{ConnectOptions, Message, Received, Socket};
 
 use super::making::{RETRY_NS, RETRY_NS_MAX};
 use super::*;
@@ -153,4 +153,38 @@ fn an_heir_that_cannot_be_made_again_is_tried_less_and_less() {
     assert_eq!((engine.sets.due(), engine.sets.all[&0].heirs[0].failures), (None, 0));
     until(&mut engine, |engine| (engine.sets.free() == 1).then_some(()));
     assert_eq!(usage(&engine), before.plus(heir));
+}
+
+/// A VQP with the destination of all is not one session's to have elsewhere, nor is what there is not.
+#[test]
+fn only_what_was_prepared_without_a_destination_is_assigned_one() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 7]);
+    let mut user = session(&mut engine, USER);
+    let mut other = session(&mut engine, USER);
+    assert_eq!(ask(&mut engine, &mut user, 1, &prepare(2, 2, 0)), None);
+    until(&mut engine, |_| reply(&mut user.1, 1));
+    let (connect, options, gid) =
+        (ConnectOptions::default(), VqpOptions::default(), engine.core.gid());
+    let named = Command::PrepareVqp { set: 0, gid, port: 0, connect, options };
+    let unassigned = Command::PrepareUnassigned { set: 0, options };
+    assert_eq!(ask(&mut engine, &mut user, 2, &named), Some(None));
+    assert_eq!(ask(&mut engine, &mut user, 3, &unassigned), Some(None));
+    let assign = |heir, at| Command::Assign { set: 0, heir, at, gid, port: 0, connect };
+    let state = Some(Some(RefusalCode::State));
+    assert_eq!(ask(&mut engine, &mut user, 4, &assign(0, 1)), state, "before there are any");
+    let seal = Command::Seal { set: 0, addr: 0, must_connect: true };
+    if ask(&mut engine, &mut user, 5, &seal).is_none() {
+        assert_eq!(until(&mut engine, |_| reply(&mut user.1, 5)), None);
+    }
+    for (request, heir, at) in [(6, 0, 0), (7, 0, 2), (8, 2, 1), (9, u32::MAX, u32::MAX)] {
+        assert_eq!(ask(&mut engine, &mut user, request, &assign(heir, at)), state, "{heir} {at}");
+    }
+    assert_eq!(ask(&mut engine, &mut other, 1, &assign(0, 1)), state, "another's");
+    assert_eq!(ask(&mut engine, &mut user, 10, &assign(1, 1)), Some(None));
+    let assigned = |engine: &Engine, heir: usize| engine.sets.all[&0].heirs[heir].assigned.get(1);
+    assert_eq!(assigned(&engine, 0), None);
+    assert_eq!(assigned(&engine, 1), Some(Target { gid, port: 0, connect }));
+    let none = Command::Assign { set: 0, heir: 1, at: 1, gid: Gid::default(), port: 0, connect };
+    assert_eq!(ask(&mut engine, &mut user, 11, &none), Some(None));
+    assert_eq!(assigned(&engine, 1), None);
 }
