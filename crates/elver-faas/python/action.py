@@ -184,7 +184,9 @@ def main():
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     sessions = int(os.environ.get("ELVER_SESSIONS", "4"))
-    elver_context.READY.start(os.environ.get("ELVER_DESTINATIONS", "").split(), sessions, 2 * sessions)
+    destinations = os.environ.get("ELVER_DESTINATIONS", "").split()
+    unassigned = int(os.environ.get("ELVER_UNASSIGNED", "2" if destinations else "0"))
+    elver_context.READY.start(destinations, unassigned, sessions, 2 * sessions)
     try:
         function = load(directory, name)
     except BaseException:

@@ -118,7 +118,11 @@ class Init:
             self.ready.ahead.settle()
         self.send("serving")
         while True:
-            heard, _, _ = select.select([self.control, self.woken], [], [])
+            reports = [self.ready.ahead.found] if self.ready.ahead else []
+            heard, _, _ = select.select([self.control, self.woken, *reports], [], [])
+            if heard[-1:] == reports:
+                self.ready.ahead.hear()
+                self.connected()
             if self.woken in heard:
                 os.read(self.woken, 4096)
                 self.reap()
@@ -134,18 +138,19 @@ class Init:
         lines = (self.buffer + more).split(b"\n")
         self.buffer = lines.pop()
         for line in lines:
-            [(order, request)] = json.loads(line).items()
+            [(order, what)] = json.loads(line).items()
             if order == "fork":
-                if self.fork(request):
+                request, wanted = what
+                if self.fork(request, wanted):
                     return request
-            elif order == "kill" and request in self.pids:
-                os.kill(self.pids[request], signal.SIGKILL)
+            elif order == "kill" and what in self.pids:
+                os.kill(self.pids[what], signal.SIGKILL)
         return None
 
-    def fork(self, request):
-        """Forks for a request; whether this is the child."""
+    def fork(self, request, wanted=()):
+        """Forks for a request that wants connections to some destinations; whether this is the child."""
         ahead = self.ready.ahead
-        session = ahead.choose() if ahead else None
+        session = ahead.choose(wanted) if ahead else None
         strays.flush()
         try:
             pid = os.fork()
@@ -190,7 +195,7 @@ class Init:
             self.tell(request, f"exit code {code}" if code >= 0 else f"signal {-code}")
 
     def connected(self):
-        """Tells which destinations it is connected to, if there are new ones."""
+        """Tells which destinations it is connected to, if they are others than before."""
         connections = self.ready.ahead.connected() if self.ready.ahead else None
         if connections is not None:
             self.send({"connected": connections})
@@ -281,7 +286,8 @@ def main():
     # What a handler asks of the environment is not ours to add to.
     first = int(os.environ.pop("ELVER_FIRST"))
     sessions, sessions_max = map(int, os.environ.pop("ELVER_SESSIONS").split())
-    elver_context.READY.start(os.environ["ELVER_DESTINATIONS"].split(), sessions, sessions_max)
+    unassigned = int(os.environ.pop("ELVER_UNASSIGNED"))
+    elver_context.READY.start(os.environ["ELVER_DESTINATIONS"].split(), unassigned, sessions, sessions_max)
     strays.keep()
     init = Init(control)
     if os.environ.pop("ELVER_RUNTIME") == "awslambdaric":

@@ -6,8 +6,11 @@ A process that inherits none opens a session of its own.
 """
 
 import os
+import select
 import sys
 import time
+
+from assignments import Assignments
 
 NODE = os.environ["ELVER_SOCKET"]
 
@@ -19,6 +22,9 @@ AGAIN_S = 1
 
 # How long an INIT process waits for its sessions before it takes orders, in seconds.
 SETTLE_S = 0.002
+
+# The longest report of a child's, in bytes, which is written as one.
+REPORT_MAX = 128
 
 
 def module():
@@ -35,17 +41,30 @@ def say(what, error):
 
 
 class Connections(dict):
-    """Connections by destination. One that nobody made ahead is made when it is asked for."""
+    """Connections by destination. One that nobody made ahead is made when it is asked for: by a QP that has no
+    destination yet, and then the INIT process is told."""
 
-    def __init__(self, session, begun):
+    def __init__(self, session, begun, unassigned=(), tell=None):
         super().__init__()
         self.session = session
         self.begun = begun
+        self.unassigned = list(unassigned)
+        self.tell = tell
 
     def __missing__(self, destination):
+        self[destination] = connection = self.connect(destination)
+        return connection
+
+    def connect(self, destination):
         begun = self.begun.pop(destination, None)
-        connection = begun.wait() if begun else self.session.connect(destination)
-        self[destination] = connection
+        if begun:
+            return begun.wait()
+        if not self.unassigned:
+            return self.session.connect(destination)
+        number, connection = self.unassigned[0]
+        connection.connect(destination)
+        del self.unassigned[0]
+        self.tell(number, destination)
         return connection
 
 
@@ -73,35 +92,51 @@ class Rdma:
         return cls.own(elver.Session(NODE), {})
 
     @classmethod
-    def inherit(cls, heirs, number, destinations):
+    def inherit(cls, ahead, first):
+        table = ahead.table
+        heirs, number, _ = table.qps[first]
         heir = heirs.take(number)
-        qps = Connections(heir.session, {})
-        for destination, qp in zip(destinations, heir.vqps):
-            # One whose node was away is connected anew, or says then why not.
-            if qp.failure is None:
-                qps[destination] = qp
-        return cls(heir.session, qps, heir.memory, True)
+        qps, unassigned = {}, []
+        for qp, connection in enumerate(heir.vqps + heir.unassigned, first):
+            destination = table.destination[qp]
+            is_there = connection.is_connected and connection.failure is None
+            if destination and is_there:
+                qps[destination] = connection
+            elif table.qps[qp][2] is not None and not is_there:
+                if destination:
+                    ahead.tell(qp, None)
+                unassigned.append((qp, connection))
+            # One to a destination of the function's, whose node was away, is connected anew, or says then why not.
+        connections = Connections(heir.session, {}, unassigned, ahead.tell)
+        connections.update(qps)
+        return cls(heir.session, connections, heir.memory, True)
 
 
 class Ahead:
-    """What an INIT process makes ready. It has the Assignment Table: which child has which session."""
+    """What an INIT process makes ready, and which child has what of it."""
 
-    def __init__(self, elver, destinations, sessions, sessions_max):
+    def __init__(self, elver, destinations, unassigned, sessions, sessions_max):
         self.elver = elver
         self.destinations = destinations
         self.sessions = min(sessions, sessions_max)
         self.sessions_max = sessions_max
         self.again = 0
+        self.table = Assignments(destinations, unassigned)
+        # Where children report. Nobody waits for it to have room, or something in it.
+        self.found, self.finds = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # Of which node the table is: what children of before report means nothing now.
+        self.epoch = 0
         self.begin()
 
     def begin(self):
         """Opens a session, and begins all that it makes ready."""
         self.session = self.elver.Session(NODE)
         self.begun = {gid: self.session.connect_start(gid) for gid in self.destinations}
-        self.sets = []
+        self.epoch += 1
+        self.table.clear()
+        self.sets = 0
         self.preparing = None
-        self.assigned = {}
-        self.told = 0
+        self.told = set()
         self.grow()
 
     def look_after(self):
@@ -110,7 +145,8 @@ class Ahead:
             return
         self.again = time.monotonic() + AGAIN_S
         # What is of the node that has ended is nobody's.
-        self.sets = []
+        self.table.clear()
+        self.sets = 0
         self.preparing = None
         try:
             self.begin()
@@ -118,17 +154,22 @@ class Ahead:
             say("nothing is made ready", error)
 
     def grow(self):
-        """Prepares more sessions while fewer than half of a set are free."""
-        have = sum(len(heirs) for heirs in self.sets)
-        if self.preparing or have + self.sessions > self.sessions_max or not self.sessions:
+        """Prepares more sessions while fewer than half of a set are free, or of its QPs without a destination."""
+        if self.preparing or (self.sets + 1) * self.sessions > self.sessions_max or not self.sessions:
             return
-        if have and len(list(self.free())) * 2 >= self.sessions:
+        few_sessions = len(list(self.table.free())) * 2 < self.sessions
+        few_qps = self.table.count_unassigned() * 2 < self.sessions * self.table.unassigned
+        if self.sets and not few_sessions and not few_qps:
             return
         if time.monotonic() < self.again:
             return
         try:
             self.preparing = self.session.prepare_start(
-                self.sessions, self.destinations, MR_BYTES, must_connect=False
+                self.sessions,
+                self.destinations,
+                MR_BYTES,
+                must_connect=False,
+                unassigned=self.table.unassigned,
             )
         except Exception as error:
             self.later(error)
@@ -150,37 +191,57 @@ class Ahead:
             return
         preparing, self.preparing = self.preparing, None
         try:
-            self.sets.append(preparing.wait())
+            self.table.add(preparing.wait())
+            self.sets += 1
         except Exception as error:
             self.later(error)
 
-    def free(self):
-        for index, heirs in enumerate(self.sets):
-            for number in range(len(heirs)):
-                if (index, number) not in self.assigned and heirs.is_free(number):
-                    yield index, number
-
-    def choose(self):
-        """The first free session, for a child that is about to be forked; none if all are in use."""
+    def choose(self, wanted=()):
+        """The first QP of the session for a child that is about to be forked, to be connected to what is wanted if there
+        is such a one; none if all are in use."""
         self.look_after()
         self.gather()
-        return next(self.free(), None)
+        self.hear()
+        return self.table.choose(wanted)
 
-    def assign(self, session, pid):
-        if session is not None:
-            self.assigned[session] = pid
+    def assign(self, first, pid):
+        if first is not None:
+            self.table.assign(first, pid)
         self.grow()
 
     def ended(self, pid):
         """A child has ended. The node has its session ready again a moment later."""
-        self.assigned = {session: child for session, child in self.assigned.items() if child != pid}
+        self.hear()
+        self.table.ended(pid)
+
+    def tell(self, qp, destination):
+        """A child's: where it has connected a QP, or that one is not."""
+        report = f"{self.epoch} {qp} {destination or '-'}\n".encode()
+        try:
+            if len(report) <= REPORT_MAX:
+                os.write(self.finds, report)
+        except OSError:
+            # The next one connects it again.
+            pass
+
+    def hear(self):
+        """What children have reported."""
+        while select.select([self.found], [], [], 0)[0]:
+            for line in os.read(self.found, 1 << 16).splitlines():
+                try:
+                    epoch, qp, destination = line.decode().split(" ")
+                    if int(epoch) == self.epoch:
+                        self.table.connected(int(qp), None if destination == "-" else destination)
+                except (ValueError, self.elver.Error) as error:
+                    say("a child's report", error)
 
     def connected(self):
-        """Destinations that it is connected to, if there are more of them than were told."""
-        now = [gid for gid in self.destinations if self.begun[gid].is_connected]
-        more = len(now) > self.told
-        self.told = len(now)
-        return now if more else None
+        """Destinations that it is connected to, if they are others than were told."""
+        now = {gid for gid in self.destinations if self.begun[gid].is_connected} | self.table.reached()
+        if now == self.told:
+            return None
+        self.told = now
+        return sorted(now)
 
 
 class Ready:
@@ -192,13 +253,13 @@ class Ready:
         self.is_child = False
         self.rdma = None
 
-    def start(self, destinations, sessions, sessions_max):
-        """Begins to make things ready, in an INIT process of a function with destinations."""
-        elver = module() if destinations and os.path.exists(NODE) else None
+    def start(self, destinations, unassigned, sessions, sessions_max):
+        """Begins to make things ready, in an INIT process of a function with destinations, or with QPs for some."""
+        elver = module() if (destinations or unassigned) and os.path.exists(NODE) else None
         if elver is None:
             return
         try:
-            self.ahead = Ahead(elver, destinations, sessions, sessions_max)
+            self.ahead = Ahead(elver, destinations, unassigned, sessions, sessions_max)
         except Exception as error:
             say("nothing is made ready", error)
 
@@ -207,6 +268,8 @@ class Ready:
         self.session = session
         self.is_child = True
         self.rdma = None
+        if self.ahead:
+            os.close(self.ahead.found)
 
     def get(self):
         if self.rdma is None:
@@ -219,8 +282,7 @@ class Ready:
         try:
             if not self.is_child:
                 return Rdma.own(self.ahead.session, dict(self.ahead.begun))
-            index, number = self.session
-            return Rdma.inherit(self.ahead.sets[index], number, self.ahead.destinations)
+            return Rdma.inherit(self.ahead, self.session)
         except self.ahead.elver.Error as error:
             # As when the node has started again since.
             say("what was made ready cannot be had", error)

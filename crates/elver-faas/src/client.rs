@@ -13,6 +13,8 @@ use tokio::net::UnixStream;
 
 use crate::schedule::{Row, Start};
 
+/// What a request wants to be connected to, beside its function's destinations: GIDs with spaces between them.
+pub(crate) const DESTINATIONS_HEADER: &str = "elver-destinations";
 /// How a request was started.
 pub(crate) const START_HEADER: &str = "elver-start";
 /// How long it took until its process had it, in microseconds.
@@ -83,8 +85,21 @@ struct Refusal {
 /// # Errors
 /// [`ClientError`]; an error of the function's own is an [`Invoked`].
 pub fn invoke(socket: &Path, function: &str, event: Vec<u8>) -> Result<Invoked, ClientError> {
+    invoke_towards(socket, function, &[], event)
+}
+
+/// As [`invoke`], of a process that has connections to the destinations, which are GIDs, if there is one.
+///
+/// # Errors
+/// As [`invoke`].
+pub fn invoke_towards(
+    socket: &Path,
+    function: &str,
+    destinations: &[String],
+    event: Vec<u8>,
+) -> Result<Invoked, ClientError> {
     let path = format!("/functions/{function}/invocations");
-    let (headers, body) = ask(socket, Method::POST, &path, event)?;
+    let (headers, body) = ask(socket, Method::POST, &path, destinations, event)?;
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let time = |name: &str| Some(Duration::from_micros(header(name)?.parse().ok()?));
     let start = header(START_HEADER).map(serde_json::Value::from);
@@ -105,7 +120,7 @@ pub fn invoke(socket: &Path, function: &str, event: Vec<u8>) -> Result<Invoked, 
 /// # Errors
 /// [`ClientError`].
 pub fn list(socket: &Path) -> Result<Listing, ClientError> {
-    let (_, body) = ask(socket, Method::GET, "/functions", Vec::new())?;
+    let (_, body) = ask(socket, Method::GET, "/functions", &[], Vec::new())?;
     serde_json::from_slice(&body).map_err(|error| ClientError::Conversation(error.to_string()))
 }
 
@@ -113,6 +128,7 @@ fn ask(
     socket: &Path,
     method: Method,
     path: &str,
+    destinations: &[String],
     body: Vec<u8>,
 ) -> Result<(HeaderMap, Bytes), ClientError> {
     let broken = |error: &dyn std::fmt::Display| ClientError::Conversation(error.to_string());
@@ -120,6 +136,7 @@ fn ask(
         .method(method)
         .uri(path)
         .header(header::HOST, "localhost")
+        .header(DESTINATIONS_HEADER, destinations.join(" "))
         .body(Full::new(Bytes::from(body)))
         .map_err(|error| broken(&error))?;
     let executor = tokio::runtime::Builder::new_current_thread()

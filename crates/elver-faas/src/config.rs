@@ -27,6 +27,11 @@ use serde::{Deserialize, Serialize};
 pub(crate) const PROCESSES_MAX: usize = 64;
 pub(crate) const DESTINATIONS_MAX: usize = 64;
 
+/// Most QPs of a session beside those to destinations.
+pub(crate) const UNASSIGNED_MAX: u32 = 64;
+/// How many there are unless a function says so.
+const UNASSIGNED: u32 = 2;
+
 /// Most bytes of a function's environment, and of its handler: an order to start it fits into a line, whatever is escaped in it.
 pub(crate) const ENVIRONMENT_MAX: usize = 64 << 10;
 pub(crate) const HANDLER_MAX: usize = 4096;
@@ -143,6 +148,10 @@ pub struct Function {
     /// that may run. With 0 a child opens a session of its own.
     #[serde(default = "sessions")]
     pub sessions: u32,
+    /// QPs that each session has beside those to the destinations, and which go nowhere yet: a child that asks for
+    /// another node connects one, which stays connected there for the children after it. Without it 2, or none for a
+    /// function without destinations.
+    pub unassigned_qps: Option<u32>,
     /// Variables of its environment.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
@@ -158,6 +167,14 @@ pub struct Function {
     /// Most processes and threads that its owner's user may have in containers.
     #[serde(default = "processes_max")]
     pub processes_max: u64,
+}
+
+impl Function {
+    /// QPs of each of its sessions that go nowhere yet.
+    pub fn unassigned_qps(&self) -> u32 {
+        let usual = if self.destinations.is_empty() { 0 } else { UNASSIGNED };
+        self.unassigned_qps.unwrap_or(usual)
+    }
 }
 
 fn timeout_s() -> u64 {
@@ -334,6 +351,10 @@ impl Config {
         if function.timeout_s == 0 || function.concurrency_max == 0 {
             return refuse("timeout_s and concurrency_max must be at least 1".into());
         }
+        if function.unassigned_qps() > UNASSIGNED_MAX {
+            let has = function.unassigned_qps();
+            return refuse(format!("unassigned_qps is {has}; at most {UNASSIGNED_MAX} are kept"));
+        }
         if function.handler.len() > HANDLER_MAX {
             return refuse(format!("handler has more than {HANDLER_MAX} bytes"));
         }
@@ -388,6 +409,7 @@ mod tests {
         for (more, said) in [
             ("surprise = 1\n", "surprise"),
             ("timeout_s = 0\n", "timeout_s"),
+            ("unassigned_qps = 65\n", "unassigned_qps"),
             ("destinations = [\"nowhere\"]\n", "nowhere"),
             ("[owners.b]\nuid = 60001\n", "share the uid 60001"),
             ("[owners.root]\nuid = 0\n", "never run as root"),

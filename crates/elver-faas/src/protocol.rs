@@ -8,8 +8,12 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::config::RuntimeKind;
+use crate::config::{DESTINATIONS_MAX, RuntimeKind};
 use crate::schedule::{ProcessId, RequestId};
+
+/// Destinations that are told of an INIT process, and that a request may want: more are not looked at, so that what a
+/// container tells of itself fits into a line.
+pub const CONNECTIONS_MAX: usize = 2 * DESTINATIONS_MAX;
 
 /// The longest line that either side takes, in bytes. What a [`crate::Config`] may have fits.
 pub const LINE_MAX: usize = 1 << 20;
@@ -61,6 +65,8 @@ pub struct Spawn {
     pub sessions: u32,
     /// Most of those, when many children have one at once.
     pub sessions_max: u32,
+    /// QPs that each session has beside those to the destinations.
+    pub unassigned_qps: u32,
     /// Its environment.
     pub environment: BTreeMap<String, String>,
     /// Most memory that it may map, in bytes.
@@ -92,6 +98,8 @@ pub enum Order {
         process: ProcessId,
         /// The request.
         request: RequestId,
+        /// What it wants to be connected to, beside the function's destinations.
+        destinations: BTreeSet<String>,
     },
     /// Kill the child that has a request.
     KillChild {
@@ -145,8 +153,8 @@ pub enum Report {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuntimeOrder {
-    /// Fork for a request.
-    Fork(RequestId),
+    /// Fork for a request, which wants connections to these destinations.
+    Fork(RequestId, BTreeSet<String>),
     /// Kill the child that has it.
     Kill(RequestId),
 }
@@ -193,7 +201,7 @@ pub fn receive<T: DeserializeOwned>(stream: &mut impl BufRead) -> io::Result<Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{DESTINATIONS_MAX, ENVIRONMENT_MAX, HANDLER_MAX, PROCESSES_MAX};
+    use crate::config::{ENVIRONMENT_MAX, HANDLER_MAX, PROCESSES_MAX};
 
     #[test]
     fn a_line_that_is_too_long_is_told() {
@@ -218,10 +226,11 @@ mod tests {
             destinations: vec![gid.into(); DESTINATIONS_MAX],
             sessions: u32::MAX,
             sessions_max: u32::MAX,
+            unassigned_qps: u32::MAX,
             environment: [("A".into(), "\u{1}".repeat(ENVIRONMENT_MAX))].into(),
             memory_max: u64::MAX,
         });
-        let connections = (0..DESTINATIONS_MAX).map(|i| format!("{i:02}{gid}")).collect();
+        let connections = (0..CONNECTIONS_MAX).map(|i| format!("{i:03}{gid}")).collect();
         let found = Found {
             process: ProcessId(u64::MAX),
             function: name,

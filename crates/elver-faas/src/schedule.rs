@@ -26,6 +26,8 @@ const NUMBER_MAX: u64 = 1 << 48;
 #[derive(Debug)]
 struct Request {
     function: String,
+    /// What it wants to be connected to beside the function's destinations.
+    destinations: BTreeSet<String>,
     place: Option<(ProcessId, Start)>,
     taken: bool,
     deadline: Duration,
@@ -80,11 +82,17 @@ impl Schedule {
         requests.chain(idle).chain(idle_processes).chain(children).min()
     }
 
-    /// A request arrives.
+    /// A request arrives, which wants connections to some destinations beside its function's: an INIT process that has them
+    /// is taken first.
     ///
     /// # Errors
     /// [`Failure::Unknown`] and [`Failure::TooMany`]; nothing is kept of it then.
-    pub fn request(&mut self, now: Duration, function: &str) -> Result<RequestId, Failure> {
+    pub fn request(
+        &mut self,
+        now: Duration,
+        function: &str,
+        destinations: BTreeSet<String>,
+    ) -> Result<RequestId, Failure> {
         let Some(terms) = self.functions.get(function) else {
             return Err(Failure::Unknown(function.into()));
         };
@@ -99,7 +107,8 @@ impl Schedule {
         }
         let id = RequestId(self.number());
         let deadline = now + self.terms.init_timeout;
-        let request = Request { function: function.into(), place: None, taken: false, deadline };
+        let function = function.into();
+        let request = Request { function, destinations, place: None, taken: false, deadline };
         self.requests.insert(id, request);
         self.waiting.push_back(id);
         self.place_waiting(now);
@@ -354,8 +363,8 @@ impl Schedule {
     fn place_waiting(&mut self, now: Duration) {
         for id in std::mem::take(&mut self.waiting) {
             let Some(request) = self.requests.get(&id) else { continue };
-            let function = request.function.clone();
-            match self.place(now, id, &function) {
+            let (function, destinations) = (request.function.clone(), request.destinations.clone());
+            match self.place(now, id, &function, destinations) {
                 Some(place) => {
                     if let Some(request) = self.requests.get_mut(&id) {
                         request.place = Some(place);
@@ -371,13 +380,15 @@ impl Schedule {
         now: Duration,
         request: RequestId,
         function: &str,
+        destinations: BTreeSet<String>,
     ) -> Option<(ProcessId, Start)> {
-        if let Some((process, start)) = self.started(function) {
+        if let Some((process, start)) = self.started(function, &destinations) {
             let init = self.processes.get_mut(&process)?;
             init.handed.push_back(request);
             if start == Start::Fork {
                 init.children.forked(request);
-                self.actions.push_back(Action::Fork(init.container, process, request));
+                let fork = Action::Fork(init.container, process, request, destinations);
+                self.actions.push_back(fork);
             }
             return Some((process, start));
         }
@@ -406,17 +417,25 @@ impl Schedule {
         Some((process, start))
     }
 
-    /// A started process of the function: the Orchestrator Table is asked first for one that has the
-    /// connections, and of those that have as many, one with the fewest requests.
-    fn started(&self, function: &str) -> Option<(ProcessId, Start)> {
+    /// A started process of the function: the Orchestrator Table is asked first for one that lacks the fewest of the
+    /// connections, and of those that have as many, for one with the fewest requests.
+    fn started(
+        &self,
+        function: &str,
+        destinations: &BTreeSet<String>,
+    ) -> Option<(ProcessId, Start)> {
         let terms = self.functions.get(function)?;
+        let lacks = |p: &Process| {
+            let wanted = terms.destinations.union(destinations);
+            wanted.filter(|to| !p.connections.contains(*to)).count()
+        };
         let start = if terms.forks { Start::Fork } else { Start::Reuse };
         self.processes
             .iter()
             .filter(|(_, p)| p.function == function && p.stage == Stage::Running)
             .filter(|(_, p)| self.containers[&p.container].stage == Stage::Running)
             .filter(|(_, p)| terms.forks || p.requests() == 0)
-            .min_by_key(|(_, p)| (!p.connections.is_superset(&terms.destinations), p.requests()))
+            .min_by_key(|(_, p)| (lacks(p), p.requests()))
             .map(|(id, _)| (*id, start))
     }
 

@@ -1,12 +1,14 @@
 //! What the orchestrator has in files: sockets, bundles, and which containers there are.
 
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::{FdFlags, fcntl_setfd};
+use serde::{Deserialize, Serialize};
 
 use crate::protocol::{CONTROL_SOCKET, MODULE};
 use crate::schedule::ContainerId;
@@ -18,6 +20,7 @@ const PREFIX: &str = "elver-faas-";
 const BOOTSTRAP: &str = include_str!("../python/bootstrap.py");
 
 /// What it has of RDMA.
+const ASSIGNMENTS: &str = include_str!("../python/assignments.py");
 const CONTEXT: &str = include_str!("../python/elver_context.py");
 
 /// What ends that a child leaves behind.
@@ -35,10 +38,25 @@ pub struct Programs<'a> {
     pub module: Option<&'a Path>,
 }
 
+/// By what a container was made. One that would be made otherwise today is not taken over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// Its owner's name.
+    pub owner: String,
+    /// The command that knows it.
+    pub runtime: Vec<String>,
+    /// How often programs that containers run had been replaced.
+    pub programs: u64,
+    /// What the configuration said of it, of its owner and of his functions.
+    pub configuration: String,
+}
+
 /// The directory of an orchestrator, which alone works in it.
 #[derive(Debug)]
 pub struct StateDirectory {
     path: PathBuf,
+    /// How often programs were replaced.
+    replaced: u64,
     _lock: std::fs::File,
 }
 
@@ -66,16 +84,47 @@ impl StateDirectory {
         // The runtime's commands keep it: what one of them was about when its orchestrator was killed is
         // done before another orchestrator looks.
         fcntl_setfd(&lock, FdFlags::empty())?;
-        let state = StateDirectory { path: path.to_path_buf(), _lock: lock };
-        state.install("elver-init", &std::fs::read(programs.init)?, 0o755)?;
-        state.install("bootstrap.py", BOOTSTRAP.as_bytes(), 0o644)?;
-        state.install("elver_context.py", CONTEXT.as_bytes(), 0o644)?;
-        state.install("strays.py", STRAYS.as_bytes(), 0o644)?;
-        match programs.module {
-            Some(module) => state.install(MODULE, &std::fs::read(module)?, 0o644)?,
-            None => state.uninstall(MODULE)?,
+        let mut state = StateDirectory { path: path.to_path_buf(), replaced: 0, _lock: lock };
+        let init = std::fs::read(programs.init)?;
+        let module = programs.module.map(std::fs::read).transpose()?;
+        let installed = [
+            ("elver-init", Some(&init[..]), 0o755),
+            ("bootstrap.py", Some(BOOTSTRAP.as_bytes()), 0o644),
+            ("assignments.py", Some(ASSIGNMENTS.as_bytes()), 0o644),
+            ("elver_context.py", Some(CONTEXT.as_bytes()), 0o644),
+            ("strays.py", Some(STRAYS.as_bytes()), 0o644),
+            (MODULE, module.as_deref(), 0o644),
+        ];
+        state.replaced = state.count_replaced(&installed)?;
+        for (name, bytes, mode) in installed {
+            match bytes {
+                Some(bytes) => state.install(name, bytes, mode)?,
+                None => state.uninstall(name)?,
+            }
         }
         Ok(state)
+    }
+
+    /// How often programs have been replaced, with this time if it is one. It is noted before any is.
+    fn count_replaced(&self, installed: &[(&str, Option<&[u8]>, u32)]) -> io::Result<u64> {
+        let count = self.path.join("replaced");
+        let before = std::fs::read_to_string(&count).ok().and_then(|text| text.parse().ok());
+        let is_there = |(name, bytes, _): &(&str, Option<&[u8]>, u32)| {
+            std::fs::read(self.programs().join(name)).ok().as_deref() == *bytes
+        };
+        match before {
+            Some(before) if installed.iter().all(is_there) => Ok(before),
+            _ => {
+                let now = before.unwrap_or(0) + 1;
+                std::fs::write(&count, now.to_string())?;
+                Ok(now)
+            }
+        }
+    }
+
+    /// How often programs that containers run have been replaced.
+    pub fn replaced(&self) -> u64 {
+        self.replaced
     }
 
     /// Where callers ask.
@@ -127,10 +176,13 @@ impl StateDirectory {
     ///
     /// # Errors
     /// What the system says.
-    pub fn make(&self, id: ContainerId, uid: u32, owner: &str) -> io::Result<()> {
+    pub fn make(&self, id: ContainerId, uid: u32, terms: &Terms) -> io::Result<()> {
         let sockets = self.sockets(id);
         std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&sockets)?;
-        std::fs::write(self.container(id).join("owner"), owner)?;
+        let own = self.container(id).join("terms");
+        // Functions' environments stand in it.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(own)?;
+        file.write_all(&serde_json::to_vec(terms)?)?;
         std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o500))?;
         self.give(&sockets, uid)
     }
@@ -146,20 +198,21 @@ impl StateDirectory {
         chown(path, Some(uid), Some(uid))
     }
 
-    /// Containers that have a directory here, with their owners' names.
+    /// Containers that have a directory here, and by what they were made.
     ///
     /// # Errors
     /// What the system says.
-    pub fn containers(&self) -> io::Result<Vec<(ContainerId, String)>> {
+    pub fn containers(&self) -> io::Result<Vec<(ContainerId, Terms)>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(self.path.join("containers"))? {
             let entry = entry?;
             let name = entry.file_name();
             let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
             if let Some(number) = number.and_then(|number| number.parse().ok()) {
-                // One that was killed before it wrote the name is of nobody, and removed.
-                let owner = std::fs::read_to_string(entry.path().join("owner"));
-                found.push((ContainerId(number), owner.unwrap_or_default()));
+                // One whose maker was killed before it wrote them is of nobody, and removed.
+                let terms = std::fs::read(entry.path().join("terms")).ok();
+                let terms = terms.and_then(|terms| serde_json::from_slice(&terms).ok());
+                found.push((ContainerId(number), terms.unwrap_or_default()));
             }
         }
         Ok(found)

@@ -21,6 +21,7 @@ fn main() -> Result<(), elver_handler::Error> {
                 |name: &str| event[name].as_u64().ok_or(format!("the event has no {name}"));
             let from = RemoteAddr { addr: number("address")?, rkey: number("rkey")?.try_into()? };
             let rdma = context.rdma()?;
+            answer["found"] = rdma.connected().any(|destination| destination == to).into();
             rdma.read(to, 16, 8, from)?;
             let mut bytes = [0; 8];
             rdma.mr.read(16, &mut bytes)?;

@@ -1,7 +1,8 @@
 //! What an INIT process makes ready: connections of its own, and sessions for its children. It begins both and waits for
 //! neither.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -12,17 +13,16 @@ use elver::{
 };
 use rustix::process::Pid;
 
-use crate::error::Error;
-use crate::rdma::{MR_BYTES, NODE, Rdma};
+use crate::assignments::{Assignments, QpNumber, Which};
+use crate::error::{Error, system};
+use crate::found::Found;
+use crate::rdma::{MR_BYTES, NODE, Rdma, Unassigned};
 
 /// How long until what the node refused, or a node that was away, is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// How long an INIT process waits for its sessions before it takes orders.
 const SETTLE: Duration = Duration::from_millis(2);
-
-/// Which session: of which set, and its number there.
-pub(crate) type Which = (usize, u32);
 
 /// A connection that has been begun.
 #[derive(Debug)]
@@ -32,46 +32,55 @@ struct Begun {
     going: Rc<Connecting>,
 }
 
-/// It has the Assignment Table: which child has which session.
+/// How many sessions are made ready for children, and with how many QPs beside those to the function's destinations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Amounts {
+    /// Of a set.
+    pub(crate) sessions: u32,
+    pub(crate) sessions_max: u32,
+    pub(crate) unassigned: u32,
+}
+
 #[derive(Debug)]
 pub(crate) struct Ahead {
     destinations: Vec<(String, Gid)>,
-    /// Of a set.
-    sessions: u32,
-    sessions_max: u32,
+    amounts: Amounts,
     /// Nothing is asked of the node before.
     again: Option<Instant>,
     session: Session,
     begun: Vec<Begun>,
     sets: Vec<Heirs>,
     preparing: Option<Preparing>,
-    assigned: BTreeMap<Which, Pid>,
-    told: usize,
+    table: Assignments,
+    found: Found,
+    told: BTreeSet<String>,
 }
 
 impl Ahead {
     pub(crate) fn start(
         session: Session,
         destinations: &[String],
-        (sessions, sessions_max): (u32, u32),
+        amounts: Amounts,
     ) -> Result<Ahead, Error> {
         let parse = |text: &String| match text.parse() {
             Ok(gid) => Ok((text.clone(), gid)),
             Err(_) => Err(Error::NoGid(text.clone())),
         };
+        let table = Assignments::new(destinations.to_vec(), amounts.unassigned);
         let destinations = destinations.iter().map(parse).collect::<Result<Vec<_>, Error>>()?;
         let begun = begin(&session, &destinations)?;
+        let sessions = amounts.sessions.min(amounts.sessions_max);
         let mut ahead = Ahead {
             destinations,
-            sessions: sessions.min(sessions_max),
-            sessions_max,
+            amounts: Amounts { sessions, ..amounts },
             again: None,
             session,
             begun,
             sets: Vec::new(),
             preparing: None,
-            assigned: BTreeMap::new(),
-            told: 0,
+            table,
+            found: Found::new().map_err(system("making a pipe for children"))?,
+            told: BTreeSet::new(),
         };
         ahead.grow();
         Ok(ahead)
@@ -86,7 +95,8 @@ impl Ahead {
         // What is of the node that has ended is nobody's.
         self.sets.clear();
         self.preparing = None;
-        self.assigned.clear();
+        self.table.clear();
+        self.found.begin_anew();
         match self.begin_anew() {
             Ok(()) => self.grow(),
             Err(error) => eprintln!("elver-handler: nothing is made ready: {error}"),
@@ -97,7 +107,7 @@ impl Ahead {
         let session = open()?;
         self.begun = begin(&session, &self.destinations)?;
         self.session = session;
-        self.told = 0;
+        self.told.clear();
         self.again = None;
         Ok(())
     }
@@ -106,20 +116,25 @@ impl Ahead {
         self.again.is_none_or(|again| Instant::now() >= again)
     }
 
-    /// Prepares more sessions while fewer than half of a set are free.
+    /// Prepares more sessions while fewer than half of a set are free, or of its QPs without a destination.
     fn grow(&mut self) {
+        let Amounts { sessions, sessions_max, unassigned } = self.amounts;
         let have: u32 = self.sets.iter().map(Heirs::len).sum();
-        let is_enough = self.sessions == 0 || have + self.sessions > self.sessions_max;
+        let is_enough = sessions == 0 || have + sessions > sessions_max;
         if is_enough || self.preparing.is_some() || !self.may_ask() {
             return;
         }
-        if have > 0 && self.free().count() * 2 >= self.sessions as usize {
+        let has_half = |count: usize, of: u32| count * 2 >= of as usize;
+        let has_sessions = has_half(self.table.free(|which| self.is_free(which)).count(), sessions);
+        let has_qps = has_half(self.table.count_unassigned(), sessions * unassigned);
+        if have > 0 && has_sessions && has_qps {
             return;
         }
         let to: Vec<_> = self.destinations.iter().map(|(_, gid)| Destination::new(*gid)).collect();
+        let (mr_len, must_connect) = (MR_BYTES, false);
         let options =
-            PrepareOptions { mr_len: MR_BYTES, must_connect: false, ..PrepareOptions::default() };
-        match self.session.prepare_start(self.sessions, &to, options) {
+            PrepareOptions { mr_len, must_connect, unassigned, ..PrepareOptions::default() };
+        match self.session.prepare_start(sessions, &to, options) {
             Ok(preparing) => self.preparing = Some(preparing),
             Err(error) => self.later(&error),
         }
@@ -146,50 +161,77 @@ impl Ahead {
             return;
         }
         match self.preparing.take().map(Preparing::finish) {
-            Some(Ok(heirs)) => self.sets.push(heirs),
+            Some(Ok(heirs)) => {
+                self.table.add(self.sets.len(), heirs.len());
+                self.sets.push(heirs);
+            }
             Some(Err(error)) => self.later(&error),
             None => {}
         }
     }
 
-    fn free(&self) -> impl Iterator<Item = Which> + '_ {
-        let all = self.sets.iter().enumerate().flat_map(|(index, heirs)| {
-            (0..heirs.len()).map(move |number| ((index, number), heirs.state(number)))
-        });
-        all.filter(|(which, state)| {
-            *state == Some(HeirState::Free) && !self.assigned.contains_key(which)
-        })
-        .map(|(which, _)| which)
+    fn is_free(&self, Which { set, number }: Which) -> bool {
+        self.sets[set].state(number) == Some(HeirState::Free)
     }
 
-    /// The first free session, for a child that is about to be forked; none if all are in use.
-    pub(crate) fn choose(&mut self) -> Option<Which> {
+    /// The first QP of the session for a child that is about to be forked, to be connected to what is wanted if there is
+    /// such a one; none if all are in use.
+    pub(crate) fn choose(&mut self, wanted: &BTreeSet<String>) -> Option<QpNumber> {
         self.look_after();
         self.gather();
-        self.free().next()
+        self.hear();
+        self.table.choose(wanted, |which| self.is_free(which))
     }
 
-    pub(crate) fn assign(&mut self, which: Option<Which>, child: Pid) {
-        if let Some(which) = which {
-            self.assigned.insert(which, child);
+    pub(crate) fn assign(&mut self, first: Option<QpNumber>, child: Pid) {
+        if let Some(first) = first {
+            self.table.assign(first, child);
         }
         self.grow();
     }
 
     /// A child has ended. The node has its session ready again a moment later.
     pub(crate) fn ended(&mut self, child: Pid) {
-        self.assigned.retain(|_, of| *of != child);
+        self.hear();
+        self.table.ended(child);
     }
 
-    /// Destinations that it is connected to, if there are more of them than were told.
+    /// What becomes readable when a child has something to tell.
+    pub(crate) fn reports(&self) -> &OwnedFd {
+        self.found.reports()
+    }
+
+    /// Hears where children have connected QPs of theirs: so they stay.
+    pub(crate) fn hear(&mut self) {
+        for (qp, destination) in self.found.take() {
+            let gid = match destination.as_deref().map(str::parse).transpose() {
+                Ok(gid) => gid,
+                Err(error) => {
+                    eprintln!("elver-handler: a child's report: {error}");
+                    continue;
+                }
+            };
+            if let Some((Which { set, number }, place)) =
+                self.table.connected(qp, destination.as_deref())
+                && let Err(error) = self.sets[set].assign(number, place, gid)
+            {
+                eprintln!("elver-handler: a connection is not kept: {error}");
+            }
+        }
+    }
+
+    /// Destinations that it is connected to, if they are others than were told.
     pub(crate) fn connected(&mut self) -> Option<Vec<String>> {
         let named = self.destinations.iter().zip(&self.begun);
         let is_there = |begun: &Begun| matches!(begun.going.poll(), Ok(Some(_)));
-        let now: Vec<String> =
-            named.filter(|(_, begun)| is_there(begun)).map(|((name, _), _)| name.clone()).collect();
-        let more = now.len() > self.told;
-        self.told = now.len();
-        more.then_some(now)
+        let named = named.filter(|(_, begun)| is_there(begun)).map(|((name, _), _)| name.clone());
+        let reached = self.table.reached().into_iter().map(String::from);
+        let now: BTreeSet<String> = named.chain(reached).collect();
+        if now == self.told {
+            return None;
+        }
+        self.told = now;
+        Some(self.told.iter().cloned().collect())
     }
 
     /// What the INIT process itself has.
@@ -204,21 +246,34 @@ impl Ahead {
     }
 
     /// What a child takes over.
-    pub(crate) fn inherit(&self, (index, number): Which) -> Result<Rdma, Error> {
-        let heir = self.sets[index].take(number)?;
-        let names = self.destinations.iter().map(|(name, _)| name.clone());
-        // One whose node was away is connected anew, or says then why not.
-        let there = names.zip(heir.vqps).filter(|(_, vqp)| vqp.failure().is_none());
+    pub(crate) fn inherit(&self, first: QpNumber) -> Result<Rdma, Error> {
+        let Which { set, number } = self.table.session(first);
+        let heir = self.sets[set].take(number)?;
         let Some(mr) = heir.mr else {
             return Err(elver::Error::Invalid { what: "a session without its region" }.into());
         };
-        Ok(Rdma {
-            session: heir.session,
-            mr,
-            inherited: true,
-            vqps: there.collect(),
-            begun: BTreeMap::new(),
-        })
+        let (mut vqps, mut unassigned) = (BTreeMap::new(), Vec::new());
+        let finder = self.found.finder();
+        let entries = self.table.destinations(first);
+        for ((qp, destination), vqp) in entries.zip(heir.vqps.into_iter().chain(heir.unassigned)) {
+            let is_there = vqp.is_connected() && vqp.failure().is_none();
+            match destination {
+                Some(destination) if is_there => {
+                    vqps.insert(destination.to_string(), vqp);
+                }
+                // One whose node was away is connected anew, or says then why not.
+                _ if !self.table.is_open(qp) || is_there => {}
+                _ => {
+                    if destination.is_some() {
+                        finder.tell(qp, None);
+                    }
+                    unassigned.push((qp, vqp));
+                }
+            }
+        }
+        let unassigned = Some(Unassigned { qps: unassigned.into(), finder });
+        let begun = BTreeMap::new();
+        Ok(Rdma { session: heir.session, mr, inherited: true, vqps, begun, unassigned })
     }
 }
 

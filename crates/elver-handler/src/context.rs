@@ -2,8 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::ahead::{self, Ahead, Which};
+use crate::ahead::{self, Ahead};
 use crate::api::Invocation;
+use crate::assignments::QpNumber;
 use crate::error::Error;
 use crate::rdma::Rdma;
 
@@ -11,8 +12,8 @@ use crate::rdma::Rdma;
 pub(crate) enum Source<'a> {
     /// The INIT process's own.
     Own(&'a mut Ahead),
-    /// A session that its parent assigned.
-    Inherit(&'a Ahead, Which),
+    /// A session that its parent assigned, by its first QP.
+    Inherit(&'a Ahead, QpNumber),
     /// Nobody made anything.
     Open,
 }
@@ -61,7 +62,7 @@ impl<'a> Context<'a> {
             None => {
                 let ready = match &mut self.source {
                     Source::Own(ahead) => Some(ahead.own()),
-                    Source::Inherit(ahead, which) => Some(ahead.inherit(*which)),
+                    Source::Inherit(ahead, first) => Some(ahead.inherit(*first)),
                     Source::Open => None,
                 };
                 if let Some(Err(error)) = &ready {

@@ -1,5 +1,6 @@
 //! The INIT process: it has made things ready, and forks for each order.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,8 +13,9 @@ use rustix::process::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::ahead::{Ahead, Which};
+use crate::ahead::{Ahead, Amounts};
 use crate::api::Invocation;
+use crate::assignments::QpNumber;
 use crate::context::{Context, Source};
 use crate::error::{Error, system};
 use crate::process::{Forked, fork, keep_strays};
@@ -23,13 +25,17 @@ use crate::strays;
 /// The request that this process is started for.
 const FIRST: &str = "ELVER_FIRST";
 
+/// QPs of each prepared session that go nowhere yet.
+const UNASSIGNED: &str = "ELVER_UNASSIGNED";
+
 /// The longest order, in bytes.
 const ORDER_MAX: usize = 64 << 10;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Order {
-    Fork(u64),
+    /// For a request that wants connections to some destinations.
+    Fork(u64, BTreeSet<String>),
     Kill(u64),
 }
 
@@ -52,7 +58,7 @@ struct Child {
 #[derive(Debug)]
 enum Role {
     Parent,
-    Child(Option<Which>),
+    Child(Option<QpNumber>),
 }
 
 #[derive(Debug)]
@@ -93,13 +99,13 @@ impl Init {
     pub(crate) fn context(&mut self, invocation: &Invocation) -> Context<'_> {
         let source = match (&mut self.ahead, &self.role) {
             (Some(ahead), Role::Parent) => Source::Own(ahead),
-            (Some(ahead), Role::Child(Some(which))) => Source::Inherit(ahead, *which),
+            (Some(ahead), Role::Child(Some(first))) => Source::Inherit(ahead, *first),
             (Some(_), Role::Child(None)) | (None, _) => Source::Open,
         };
         Context::new(invocation, self.destinations.clone(), source)
     }
 
-    /// Tells which destinations it is connected to, if there are new ones.
+    /// Tells which destinations it is connected to, if they are others than before.
     pub(crate) fn tell_connected(&mut self) -> Result<(), Error> {
         match self.ahead.as_mut().and_then(Ahead::connected) {
             Some(connections) => self.tell(&Report::Connected(connections)),
@@ -117,8 +123,14 @@ impl Init {
         self.tell(&Report::Serving)?;
         loop {
             let readable = self.wait().map_err(system("waiting for orders"))?;
-            self.reap(&readable[1..])?;
-            if readable[0] {
+            if readable.has_reports
+                && let Some(ahead) = &mut self.ahead
+            {
+                ahead.hear();
+                self.tell_connected()?;
+            }
+            self.reap(&readable.ended)?;
+            if readable.has_orders {
                 match self.obey()? {
                     Obeyed::All => {}
                     Obeyed::IsChild(request) => return Ok(Some(request)),
@@ -128,15 +140,25 @@ impl Init {
         }
     }
 
-    /// Waits for orders and for children's ends: which of them there are.
-    fn wait(&self) -> io::Result<Vec<bool>> {
+    /// Waits for orders, for children's reports and for their ends.
+    fn wait(&self) -> io::Result<Readable> {
         let mut seen: Vec<PollFd<'_>> = vec![PollFd::new(&self.orders, PollFlags::IN)];
+        let reports = self.ahead.as_ref().map(Ahead::reports);
+        seen.extend(reports.map(|reports| PollFd::new(reports, PollFlags::IN)));
+        let first = seen.len();
         seen.extend(self.children.iter().map(|child| PollFd::new(&child.pidfd, PollFlags::IN)));
         loop {
             match poll(&mut seen, None) {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
-                Ok(_) => return Ok(seen.iter().map(|fd| !fd.revents().is_empty()).collect()),
+                Ok(_) => {
+                    let is_readable = |fd: &PollFd<'_>| !fd.revents().is_empty();
+                    return Ok(Readable {
+                        has_orders: is_readable(&seen[0]),
+                        has_reports: seen[1..first].iter().any(is_readable),
+                        ended: seen[first..].iter().map(is_readable).collect(),
+                    });
+                }
             }
         }
     }
@@ -151,8 +173,8 @@ impl Init {
         while let Some(end) = self.heard.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.heard.drain(..=end).collect();
             match serde_json::from_slice(&line) {
-                Ok(Order::Fork(request)) => {
-                    if self.fork(request)? {
+                Ok(Order::Fork(request, wanted)) => {
+                    if self.fork(request, &wanted)? {
                         return Ok(Obeyed::IsChild(request));
                     }
                 }
@@ -171,8 +193,8 @@ impl Init {
     }
 
     /// Forks for a request; whether this is the child.
-    fn fork(&mut self, request: u64) -> Result<bool, Error> {
-        let session = self.ahead.as_mut().and_then(Ahead::choose);
+    fn fork(&mut self, request: u64, wanted: &BTreeSet<String>) -> Result<bool, Error> {
+        let session = self.ahead.as_mut().and_then(|ahead| ahead.choose(wanted));
         let pid = match fork() {
             Ok(Forked::Parent(pid)) => pid,
             Ok(Forked::Child) => {
@@ -253,6 +275,14 @@ impl Init {
     }
 }
 
+/// What there is to hear.
+struct Readable {
+    has_orders: bool,
+    has_reports: bool,
+    /// Of each child, whether it has ended.
+    ended: Vec<bool>,
+}
+
 /// What became of orders.
 enum Obeyed {
     All,
@@ -264,17 +294,20 @@ fn variable(name: &'static str) -> Result<String, Error> {
     std::env::var(name).map_err(|_| Error::NoPlatform(name))
 }
 
-/// Begins, where there are destinations and a node.
+/// Begins, where there are destinations, or QPs for some, and a node.
 fn make_ready(destinations: &[String]) -> Result<Option<Ahead>, Error> {
     let node = variable(NODE)?;
-    if destinations.is_empty() || !std::path::Path::new(&node).exists() {
+    let unassigned = variable(UNASSIGNED)?.parse().map_err(|_| Error::NoPlatform(UNASSIGNED))?;
+    let is_asked = !destinations.is_empty() || unassigned > 0;
+    if !is_asked || !std::path::Path::new(&node).exists() {
         return Ok(None);
     }
     let sessions = variable("ELVER_SESSIONS")?;
     let number = |text: Option<&str>| text.and_then(|text| text.parse().ok());
     let mut words = sessions.split(' ');
-    let (Some(each), Some(most)) = (number(words.next()), number(words.next())) else {
+    let (Some(sessions), Some(sessions_max)) = (number(words.next()), number(words.next())) else {
         return Err(Error::NoPlatform("ELVER_SESSIONS"));
     };
-    Ok(Some(Ahead::start(Session::connect(node)?, destinations, (each, most))?))
+    let amounts = Amounts { sessions, sessions_max, unassigned };
+    Ok(Some(Ahead::start(Session::connect(node)?, destinations, amounts)?))
 }

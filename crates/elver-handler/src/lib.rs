@@ -23,8 +23,10 @@
 
 mod ahead;
 mod api;
+mod assignments;
 mod context;
 mod error;
+mod found;
 mod init;
 mod process;
 mod rdma;

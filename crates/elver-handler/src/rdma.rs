@@ -1,14 +1,16 @@
 //! The RDMA of a request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use elver::{
-    AccessFlags, Completed, Connecting, Mr, Payload, RemoteAddr, SendFlags, SendOp, SendWr,
+    AccessFlags, Completed, Connecting, Gid, Mr, Payload, RemoteAddr, SendFlags, SendOp, SendWr,
     Session, Vqp, VqpOptions, Wc,
 };
 
+use crate::assignments::QpNumber;
 use crate::error::Error;
+use crate::found::Finder;
 
 /// Where the node's socket is.
 pub(crate) const NODE: &str = "ELVER_SOCKET";
@@ -26,15 +28,36 @@ pub struct Rdma {
     pub inherited: bool,
     pub(crate) vqps: BTreeMap<String, Vqp>,
     pub(crate) begun: BTreeMap<String, (Vqp, Rc<Connecting>)>,
+    pub(crate) unassigned: Option<Unassigned>,
+}
+
+/// Inherited QPs that go nowhere yet, and who is told when one does.
+#[derive(Debug)]
+pub(crate) struct Unassigned {
+    pub(crate) qps: VecDeque<(QpNumber, Vqp)>,
+    pub(crate) finder: Finder,
+}
+
+impl Unassigned {
+    /// One of them, connected; none if all are in use.
+    fn connect(&mut self, destination: &str, gid: Gid) -> Result<Option<Vqp>, Error> {
+        let Some((_, vqp)) = self.qps.front() else { return Ok(None) };
+        vqp.qconnect(gid, 0)?;
+        let Some((qp, vqp)) = self.qps.pop_front() else { return Ok(None) };
+        self.finder.tell(qp, Some(destination));
+        Ok(Some(vqp))
+    }
 }
 
 impl Rdma {
     pub(crate) fn own(session: Session) -> Result<Rdma, Error> {
         let mr = session.alloc(MR_BYTES, AccessFlags::LOCAL_WRITE)?;
-        Ok(Rdma { session, mr, inherited: false, vqps: BTreeMap::new(), begun: BTreeMap::new() })
+        let (vqps, begun) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Rdma { session, mr, inherited: false, vqps, begun, unassigned: None })
     }
 
-    /// The connection to a destination. One that nobody made ahead is made now.
+    /// The connection to a destination. One that nobody made ahead is made now, by an inherited QP that goes nowhere yet
+    /// if there is one: those that come after this process find it connected.
     ///
     /// # Errors
     /// [`Error::NoGid`], and [`Error::Rdma`] if it cannot be connected to.
@@ -48,14 +71,25 @@ impl Rdma {
                 None => {
                     let gid =
                         destination.parse().map_err(|_| Error::NoGid(destination.to_string()))?;
-                    let vqp = self.session.create_vqp(VqpOptions::default())?;
-                    vqp.qconnect(gid, 0)?;
-                    vqp
+                    let unassigned = self.unassigned.as_mut();
+                    match unassigned.map(|qps| qps.connect(destination, gid)).transpose()? {
+                        Some(Some(vqp)) => vqp,
+                        Some(None) | None => {
+                            let vqp = self.session.create_vqp(VqpOptions::default())?;
+                            vqp.qconnect(gid, 0)?;
+                            vqp
+                        }
+                    }
                 }
             };
             self.vqps.insert(destination.to_string(), vqp);
         }
         Ok(&self.vqps[destination])
+    }
+
+    /// The destinations that it has connections to now.
+    pub fn connected(&self) -> impl Iterator<Item = &str> {
+        self.vqps.keys().map(String::as_str)
     }
 
     /// READs bytes of a peer's memory into [`Rdma::mr`], and waits for them.

@@ -72,19 +72,28 @@ impl Session {
     /// Sessions for children of this process, each with a Vqp to each of these nodes and 32 KB of memory.
     #[pyo3(signature = (count, peers, memory_bytes = 32 << 10))]
     fn prepare(&self, count: u32, peers: Vec<String>, memory_bytes: u64) -> PyResult<Heirs> {
-        Preparing::begin(&self.0, count, &peers, memory_bytes, true)?.wait()
+        let options = PrepareOptions { mr_len: memory_bytes, ..PrepareOptions::default() };
+        Preparing::begin(&self.0, count, &peers, options)?.wait()
     }
 
     /// As `prepare`, and does not wait. Unless they must connect, a node that is away leaves sessions without a Vqp to it.
-    #[pyo3(signature = (count, peers, memory_bytes = 32 << 10, must_connect = true))]
+    /// `unassigned` is how many each has beside those, which go nowhere yet.
+    #[pyo3(signature = (count, peers, memory_bytes = 32 << 10, must_connect = true, unassigned = 0))]
     fn prepare_start(
         &self,
         count: u32,
         peers: Vec<String>,
         memory_bytes: u64,
         must_connect: bool,
+        unassigned: u32,
     ) -> PyResult<Preparing> {
-        Preparing::begin(&self.0, count, &peers, memory_bytes, must_connect)
+        let options = PrepareOptions {
+            mr_len: memory_bytes,
+            must_connect,
+            unassigned,
+            ..PrepareOptions::default()
+        };
+        Preparing::begin(&self.0, count, &peers, options)
     }
 
     fn __repr__(&self) -> String {
@@ -112,6 +121,9 @@ pub struct Heir {
     /// A Vqp to each of the nodes. One whose node was away is there too, and fails (`Vqp.failure`).
     #[pyo3(get)]
     vqps: Vec<Py<Vqp>>,
+    /// Those that were prepared without a node. One that was assigned to one is connected there, unless its node was away.
+    #[pyo3(get)]
+    unassigned: Vec<Py<Vqp>>,
     /// Its memory, zeroed.
     #[pyo3(get)]
     memory: Option<Py<Memory>>,
@@ -122,12 +134,10 @@ impl Preparing {
         session: &elver::Session,
         count: u32,
         peers: &[String],
-        mr_len: u64,
-        must_connect: bool,
+        options: PrepareOptions,
     ) -> PyResult<Preparing> {
         let peers: Vec<_> = peers.iter().map(|peer| gid(peer)).collect::<PyResult<_>>()?;
         let destinations: Vec<_> = peers.into_iter().map(Destination::new).collect();
-        let options = PrepareOptions { mr_len, must_connect, ..PrepareOptions::default() };
         let preparing = session.prepare_start(count, &destinations, options);
         Ok(Preparing(Some(preparing.map_err(raised)?)))
     }
@@ -167,14 +177,25 @@ impl Heirs {
         self.0.state(number) == Some(HeirState::Free)
     }
 
+    /// Where a session has one of its `unassigned`, by its place among them, whenever that is made anew; None for nowhere.
+    #[pyo3(signature = (number, place, peer))]
+    fn assign(&self, number: u32, place: u32, peer: Option<&str>) -> PyResult<()> {
+        let peer = peer.map(gid).transpose()?;
+        self.0.assign(number, place, peer).map_err(raised)
+    }
+
     /// In a child: takes one over.
     fn take(&self, py: Python<'_>, number: u32) -> PyResult<Heir> {
-        let elver::Heir { number, session, vqps, mr } = self.0.take(number).map_err(raised)?;
-        let vqps = vqps.into_iter().map(|vqp| Py::new(py, Vqp::new(vqp)));
+        let elver::Heir { number, session, vqps, unassigned, mr } =
+            self.0.take(number).map_err(raised)?;
+        let handles = |vqps: Vec<elver::Vqp>| {
+            vqps.into_iter().map(|vqp| Py::new(py, Vqp::new(vqp))).collect::<PyResult<_>>()
+        };
         Ok(Heir {
             number,
             session: Py::new(py, Session(session))?,
-            vqps: vqps.collect::<PyResult<_>>()?,
+            vqps: handles(vqps)?,
+            unassigned: handles(unassigned)?,
             memory: mr.map(|mr| Py::new(py, Memory(mr))).transpose()?,
         })
     }

@@ -4,7 +4,7 @@ use elver::{Completed, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, W
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::errors::raised;
+use crate::errors::{gid, raised};
 use crate::memory::Memory;
 use crate::waiting::waiting;
 
@@ -164,6 +164,19 @@ impl Vqp {
             memory.borrow().0.write(offset, &bytes).map_err(raised)?;
         }
         Ok((wc.byte_len, Vqp::new(message.source.clone())))
+    }
+
+    /// Connects it, or connects it elsewhere, to a node and to who is bound to the port there.
+    #[pyo3(signature = (peer, port = 0))]
+    fn connect(&mut self, peer: &str, port: u16) -> PyResult<()> {
+        self.vqp.qconnect(gid(peer)?, port).map_err(raised)?;
+        Ok(())
+    }
+
+    /// Whether it is connected, as far as the node has told.
+    #[getter]
+    fn is_connected(&self) -> bool {
+        self.vqp.is_connected()
     }
 
     /// Why it has failed, if it has, as far as the node has told.

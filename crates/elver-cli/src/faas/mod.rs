@@ -84,6 +84,10 @@ struct InvokeArgs {
     /// The event, in JSON; - reads it from standard input.
     #[arg(long, value_name = "JSON", default_value = "null")]
     data: String,
+    /// A node that the request wants to be connected to beside the function's destinations: a process that has such a
+    /// connection is taken first. May be given several times.
+    #[arg(long = "destination", value_name = "GID")]
+    destinations: Vec<String>,
     /// So many times, one after the other, and show a table of starts and times.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
@@ -158,7 +162,9 @@ fn invoke(args: &InvokeArgs) -> Result<(), Failure> {
     let event = event(&args.data)?;
     let mut rows = Vec::new();
     for _ in 0..args.count.unwrap_or(1) {
-        let invoked = client::invoke(&args.place.socket(), &args.name, event.clone())?;
+        let socket = args.place.socket();
+        let invoked =
+            client::invoke_towards(&socket, &args.name, &args.destinations, event.clone())?;
         let (launch_us, total_us) = (invoked.launch.as_micros(), invoked.total.as_micros());
         let answer = String::from_utf8_lossy(&invoked.body).into_owned();
         if args.json {

@@ -12,7 +12,7 @@ mod reaper;
 mod relay;
 mod runtime;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{self, Sender};
 
-use crate::protocol::{Found, Order, Report, RuntimeOrder, RuntimeReport, SOCKETS, Spawn, send};
+use crate::protocol::{
+    CONNECTIONS_MAX, Found, Order, Report, RuntimeOrder, RuntimeReport, SOCKETS, Spawn, send,
+};
 use crate::schedule::ProcessId;
 use elver_handler::strays;
 use event::Event;
@@ -119,6 +121,8 @@ impl Init {
             Event::Runtime(process, RuntimeReport::Connected(connections))
             | Event::Connected(process, connections) => {
                 if let Some(runtime) = self.processes.get_mut(&process) {
+                    let connections: BTreeSet<String> =
+                        connections.into_iter().take(CONNECTIONS_MAX).collect();
                     runtime.connections = connections.clone();
                     self.tell(&Report::Connected { process, connections });
                 }
@@ -129,9 +133,9 @@ impl Init {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Spawn(spawn) => self.spawn(&spawn),
-            Order::Fork { process, request } => {
+            Order::Fork { process, request, destinations } => {
                 let told = match self.processes.get_mut(&process) {
-                    Some(runtime) => runtime.order(&RuntimeOrder::Fork(request)),
+                    Some(runtime) => runtime.order(&RuntimeOrder::Fork(request, destinations)),
                     None => Err(std::io::ErrorKind::NotFound.into()),
                 };
                 if let Err(error) = told {

@@ -87,8 +87,8 @@ async fn hear(
 
 fn adopt(orchestrator: &Rc<Orchestrator>, id: ContainerId, processes: Vec<Found>) {
     let owners = orchestrator.directory.containers().unwrap_or_default();
-    let Some((_, owner)) = owners.into_iter().find(|(of, _)| *of == id) else { return };
-    orchestrator.with(|schedule, now| schedule.adopt_container(now, id, &owner));
+    let Some((_, terms)) = owners.into_iter().find(|(of, _)| *of == id) else { return };
+    orchestrator.with(|schedule, now| schedule.adopt_container(now, id, &terms.owner));
     for Found { process, function, connections, takes_orders } in processes {
         orchestrator.with(|schedule, now| {
             schedule.adopt_process(now, id, process, &function, connections, takes_orders);

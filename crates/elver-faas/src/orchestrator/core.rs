@@ -18,13 +18,13 @@ use super::http::{self, BODIES_MAX};
 use super::limits::Limits;
 use super::node::Node;
 use crate::bundle::Bundle;
-use crate::config::{Config, Owner, RuntimeKind};
+use crate::config::{Config, Owner, Platform, RuntimeKind};
 use crate::containers::{Runtime, RuntimeError};
 use crate::protocol::{Order, Spawn};
 use crate::schedule::{
     Action, ContainerId, Failure, FunctionTerms, ProcessId, RequestId, Schedule, Start, Terms,
 };
-use crate::state::StateDirectory;
+use crate::state::{self, StateDirectory};
 
 /// Most bytes of a file that a function writes.
 const FILE_MAX: u64 = 64 << 20;
@@ -189,16 +189,28 @@ impl Orchestrator {
             .directory
             .containers()
             .map_err(|error| ServeError::File { what: what.into(), error })?;
-        for (id, owner) in known {
+        for (id, made) in known {
             self.state.borrow_mut().schedule.skip_number(id);
             let name = StateDirectory::name(id);
-            let adopted = match self.config.owners.get(&owner) {
-                Some(owner) if is(&name, true) => match self.runtime.first_process(&name).await {
-                    Ok(pid) => self.expect(id, owner, Expected::Found(pid)),
-                    Err(error) => Err(io::Error::other(error)),
-                },
+            let is_as_today = self.terms_of(&made.owner).is_some_and(|today| made == today);
+            let adopted = match self.config.owners.get(&made.owner) {
+                Some(owner) if is_as_today && is(&name, true) => {
+                    match self.runtime.first_process(&name).await {
+                        Ok(pid) => self.expect(id, owner, Expected::Found(pid)),
+                        Err(error) => Err(io::Error::other(error)),
+                    }
+                }
                 _ => Err(io::ErrorKind::NotFound.into()),
             };
+            if !made.runtime.is_empty() && made.runtime != self.config.platform.runtime {
+                // No list of this runtime's has it.
+                let other = Runtime::new(&made.runtime, self.directory.runtime_root(), false);
+                match other.delete(&name).await {
+                    Ok(()) => self.directory.remove(id),
+                    Err(error) => eprintln!("{error}"),
+                }
+                continue;
+            }
             if adopted.is_err() {
                 // One that cannot be deleted now is found again by the next orchestrator.
                 if let Err(error) = self.runtime.delete(&name).await
@@ -295,8 +307,8 @@ impl Orchestrator {
                     }
                 }
             }
-            Action::Fork(container, process, request) => {
-                self.order(state, container, Order::Fork { process, request });
+            Action::Fork(container, process, request, destinations) => {
+                self.order(state, container, Order::Fork { process, request, destinations });
             }
             Action::KillChild(container, process, request) => {
                 self.order(state, container, Order::KillChild { process, request });
@@ -333,6 +345,7 @@ impl Orchestrator {
             destinations: function.destinations.clone(),
             sessions: function.sessions,
             sessions_max: u32::try_from(function.concurrency_max).unwrap_or(u32::MAX),
+            unassigned_qps: function.unassigned_qps(),
             environment: function.environment.clone(),
             memory_max: function.memory_mb << 20,
         })
@@ -361,7 +374,8 @@ impl Orchestrator {
     /// Makes a container, or tells the schedule why not.
     async fn create(self: Rc<Self>, id: ContainerId, owner_name: &str) {
         let owner = &self.config.owners[owner_name];
-        let made = self.directory.make(id, owner.uid, owner_name);
+        let Some(terms) = self.terms_of(owner_name) else { return };
+        let made = self.directory.make(id, owner.uid, &terms);
         let made = made.and_then(|()| self.expect(id, owner, Expected::New));
         if let Err(error) = made {
             self.directory.remove(id);
@@ -383,6 +397,23 @@ impl Orchestrator {
         if let Err(error) = made {
             self.delete(id, &error.to_string());
         }
+    }
+
+    /// By what a container of an owner's is made today.
+    fn terms_of(&self, owner: &str) -> Option<state::Terms> {
+        let Config { platform, owners, functions } = &self.config;
+        let Platform { runtime, rootfs, image, user_namespace, python, .. } = platform;
+        let functions: BTreeMap<_, _> =
+            functions.iter().filter(|(_, function)| function.owner == owner).collect();
+        let place = (rootfs, image, user_namespace, python, platform.container_memory_mb);
+        let node = &platform.node_socket;
+        let uid = owners.get(owner)?.uid;
+        Some(state::Terms {
+            owner: owner.into(),
+            runtime: runtime.clone(),
+            programs: self.directory.replaced(),
+            configuration: format!("{place:?} {node:?} {uid} {functions:?}"),
+        })
     }
 
     fn places(&self, id: ContainerId) -> Places {

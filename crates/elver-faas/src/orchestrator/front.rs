@@ -1,5 +1,6 @@
 //! The front door: HTTP over a Unix socket, where callers invoke functions. The system says who asks.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use elver::Gid;
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode};
@@ -18,7 +20,10 @@ use super::callers::Callers;
 use super::core::{Answer, Orchestrator, Pending};
 use super::http::{self, Reply};
 use crate::accepting;
-use crate::client::{ERROR_HEADER, LAUNCH_HEADER, Listing, START_HEADER, TOTAL_HEADER};
+use crate::client::{
+    DESTINATIONS_HEADER, ERROR_HEADER, LAUNCH_HEADER, Listing, START_HEADER, TOTAL_HEADER,
+};
+use crate::protocol::CONNECTIONS_MAX;
 use crate::schedule::Failure;
 
 /// How long a caller may be silent between two requests, and take to send the head of one.
@@ -90,12 +95,19 @@ async fn invoke(
     if !may_invoke(orchestrator, caller, name) {
         return http::unread(request, refused(&Failure::Unknown(name.into()))).await;
     }
+    let destinations = match destinations(&request) {
+        Ok(destinations) => destinations,
+        Err(what) => {
+            let reply = http::failure(StatusCode::BAD_REQUEST, "Destinations", &what);
+            return http::unread(request, reply).await;
+        }
+    };
     let body = match http::body(request, bodies).await {
         Ok(body) => body,
         Err(reply) => return *reply,
     };
     let (reply, answered) = oneshot::channel();
-    let placed = orchestrator.with(|schedule, now| schedule.request(now, name));
+    let placed = orchestrator.with(|schedule, now| schedule.request(now, name, destinations));
     let id = match placed {
         Ok(id) => id,
         Err(failure) => return refused(&failure),
@@ -107,6 +119,25 @@ async fn invoke(
         Ok(Ok(answer)) => result(answer),
         Ok(Err(failure)) => refused(&failure),
         Err(_) => http::failure(StatusCode::SERVICE_UNAVAILABLE, "Ended", "the orchestrator ends"),
+    }
+}
+
+/// What a request wants to be connected to.
+fn destinations(request: &Request<Incoming>) -> Result<BTreeSet<String>, String> {
+    let Some(value) = request.headers().get(DESTINATIONS_HEADER) else {
+        return Ok(BTreeSet::new());
+    };
+    let text = value.to_str().map_err(|error| format!("{DESTINATIONS_HEADER}: {error}"))?;
+    let gids: BTreeSet<String> = text.split_whitespace().map(String::from).collect();
+    if gids.len() > CONNECTIONS_MAX {
+        let has = gids.len();
+        return Err(format!(
+            "{DESTINATIONS_HEADER} has {has}; at most {CONNECTIONS_MAX} are taken"
+        ));
+    }
+    match gids.iter().find(|gid| gid.parse::<Gid>().is_err()) {
+        Some(gid) => Err(format!("{DESTINATIONS_HEADER} has {gid:?}, which is no GID")),
+        None => Ok(gids),
     }
 }
 

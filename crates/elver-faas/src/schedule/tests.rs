@@ -5,6 +5,8 @@ use elver_random::Rng;
 use super::*;
 
 const NOW: Duration = Duration::from_secs(1);
+/// What requests want to be connected to beside their function's destinations.
+const NONE: BTreeSet<String> = BTreeSet::new();
 
 fn schedule() -> Schedule {
     let terms = Terms {
@@ -38,7 +40,7 @@ fn actions(schedule: &mut Schedule) -> Vec<Action> {
 
 /// Starts a function cold, and answers.
 fn cold(schedule: &mut Schedule, function: &str) -> (ContainerId, ProcessId) {
-    let request = schedule.request(NOW, function).unwrap();
+    let request = schedule.request(NOW, function, NONE).unwrap();
     let [Action::Create(container, _)] = actions(schedule)[..] else { panic!("not cold") };
     schedule.container_runs(NOW, container);
     let [Action::Spawn(_, process, _, _)] = actions(schedule)[..] else { panic!("no process") };
@@ -52,20 +54,20 @@ fn cold(schedule: &mut Schedule, function: &str) -> (ContainerId, ProcessId) {
 fn what_exists_chooses_the_start() {
     let mut schedule = schedule();
     let (container, process) = cold(&mut schedule, "f");
-    let second = schedule.request(NOW, "f").unwrap();
-    assert_eq!(actions(&mut schedule), [Action::Fork(container, process, second)]);
-    schedule.request(NOW, "g").unwrap();
+    let second = schedule.request(NOW, "f", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), [Action::Fork(container, process, second, NONE)]);
+    schedule.request(NOW, "g", NONE).unwrap();
     let [Action::Spawn(home, warm, _, _)] = actions(&mut schedule)[..] else { panic!("not warm") };
     assert_eq!(home, container);
     let taken = schedule.take(NOW, warm, None).unwrap();
     assert_eq!(taken.start, Start::Warm);
     schedule.answered(NOW, warm, taken.request);
-    let again = schedule.request(NOW, "g").unwrap();
+    let again = schedule.request(NOW, "g", NONE).unwrap();
     assert_eq!(actions(&mut schedule), []);
     let taken = schedule.take(NOW, warm, None).unwrap();
     assert_eq!((taken.request, taken.start), (again, Start::Reuse));
     // Bob's is never in Alice's container.
-    schedule.request(NOW, "h").unwrap();
+    schedule.request(NOW, "h", NONE).unwrap();
     assert!(matches!(&actions(&mut schedule)[..], [Action::Create(_, owner)] if owner == "bob"));
 }
 
@@ -73,13 +75,13 @@ fn what_exists_chooses_the_start() {
 fn the_process_with_the_connections_is_forked() {
     let mut schedule = schedule();
     let (container, bare) = cold(&mut schedule, "f");
-    schedule.request(NOW, "f").unwrap();
+    schedule.request(NOW, "f", NONE).unwrap();
     let connected = ProcessId(900);
     let gids = BTreeSet::from(["gid".to_string()]);
     schedule.adopt_process(NOW, container, connected, "f", gids, true);
     actions(&mut schedule);
-    let request = schedule.request(NOW, "f").unwrap();
-    assert_eq!(actions(&mut schedule), [Action::Fork(container, connected, request)]);
+    let request = schedule.request(NOW, "f", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), [Action::Fork(container, connected, request, NONE)]);
     // A container that lies of its processes gets none of another, and no number that ends ours.
     for lie in [bare, ProcessId(u64::MAX)] {
         schedule.adopt_process(NOW, container, lie, "f", BTreeSet::new(), true);
@@ -89,11 +91,39 @@ fn the_process_with_the_connections_is_forked() {
 }
 
 #[test]
+fn the_process_that_lacks_the_fewest_connections_is_forked() {
+    let mut schedule = schedule();
+    let gids = |gids: &[&str]| gids.iter().map(|gid| gid.to_string()).collect::<BTreeSet<_>>();
+    let (container, first) = cold(&mut schedule, "f");
+    schedule.connected(first, gids(&["gid"]));
+    let second = ProcessId(900);
+    schedule.adopt_process(NOW, container, second, "f", gids(&["gid", "other"]), true);
+    let mut forked = |wanted: &[&str]| {
+        let request = schedule.request(NOW, "f", gids(wanted)).unwrap();
+        let [Action::Fork(_, process, of, destinations)] = &actions(&mut schedule)[..] else {
+            panic!("not forked")
+        };
+        assert_eq!((*of, destinations), (request, &gids(wanted)));
+        schedule.take(NOW, *process, Some(request)).unwrap();
+        assert_eq!(schedule.answered(NOW, *process, request), Some(Start::Fork));
+        *process
+    };
+    assert_eq!(forked(&["other"]), second);
+    assert_eq!(forked(&["other", "nobody's"]), second);
+    // The row says what there is now: a connection that has gone counts no more.
+    schedule.connected(second, gids(&["gid"]));
+    schedule.connected(first, gids(&["gid", "other"]));
+    let request = schedule.request(NOW, "f", gids(&["other"])).unwrap();
+    let expected = [Action::Fork(container, first, request, gids(&["other"]))];
+    assert_eq!(actions(&mut schedule), expected);
+}
+
+#[test]
 fn an_answer_counts_from_whom_the_request_was_given_alone() {
     let mut schedule = schedule();
     let (_, alices) = cold(&mut schedule, "f");
     let (_, bobs) = cold(&mut schedule, "h");
-    let request = schedule.request(NOW, "f").unwrap();
+    let request = schedule.request(NOW, "f", NONE).unwrap();
     assert_eq!(schedule.answered(NOW, alices, request), None, "it has not taken it");
     schedule.take(NOW, alices, None).unwrap();
     assert_eq!(schedule.answered(NOW, bobs, request), None);
@@ -107,7 +137,7 @@ fn an_answer_counts_from_whom_the_request_was_given_alone() {
 fn a_hang_kills_the_child_and_a_hanging_first_one_its_process() {
     let mut schedule = schedule();
     let (container, process) = cold(&mut schedule, "f");
-    let request = schedule.request(NOW, "f").unwrap();
+    let request = schedule.request(NOW, "f", NONE).unwrap();
     schedule.take(NOW, process, None).unwrap();
     actions(&mut schedule);
     let late = NOW + Duration::from_secs(3);
@@ -116,7 +146,7 @@ fn a_hang_kills_the_child_and_a_hanging_first_one_its_process() {
     let failure = Failure::TimedOut(Duration::from_secs(3));
     let expected = [Action::Fail(request, failure), Action::KillChild(container, process, request)];
     assert_eq!(actions(&mut schedule), expected);
-    schedule.request(late, "g").unwrap();
+    schedule.request(late, "g", NONE).unwrap();
     let [Action::Spawn(_, first, _, _)] = actions(&mut schedule)[..] else { panic!("not warm") };
     schedule.tick(late + Duration::from_secs(10));
     assert!(actions(&mut schedule).contains(&Action::KillProcess(container, first)));
@@ -127,23 +157,23 @@ fn limits_refuse_and_idle_containers_make_room() {
     let mut schedule = schedule();
     let (alices, _) = cold(&mut schedule, "f");
     cold(&mut schedule, "h");
-    schedule.request(NOW, "i").unwrap();
+    schedule.request(NOW, "i", NONE).unwrap();
     assert_eq!(actions(&mut schedule), [Action::Delete(alices)]);
     schedule.container_ended(NOW, alices, "deleted");
     assert!(matches!(&actions(&mut schedule)[..], [Action::Create(_, owner)] if owner == "carol"));
     for _ in 1..6 {
-        schedule.request(NOW, "i").unwrap();
+        schedule.request(NOW, "i", NONE).unwrap();
     }
-    let refused = schedule.request(NOW, "i").unwrap_err();
+    let refused = schedule.request(NOW, "i", NONE).unwrap_err();
     assert_eq!(refused, Failure::TooMany { what: "i".into(), most: 6 });
-    assert_eq!(schedule.request(NOW, "x").unwrap_err(), Failure::Unknown("x".into()));
+    assert_eq!(schedule.request(NOW, "x", NONE).unwrap_err(), Failure::Unknown("x".into()));
 }
 
 #[test]
 fn a_process_that_takes_no_orders_is_ended() {
     let mut schedule = schedule();
     let (container, process) = cold(&mut schedule, "f");
-    let request = schedule.request(NOW, "f").unwrap();
+    let request = schedule.request(NOW, "f", NONE).unwrap();
     actions(&mut schedule);
     // Nobody was forked for it, as far as can be seen.
     let late = NOW + Duration::from_secs(10);
@@ -152,7 +182,7 @@ fn a_process_that_takes_no_orders_is_ended() {
     let expected = [Action::Fail(request, failure), Action::KillProcess(container, process)];
     assert_eq!(actions(&mut schedule), expected);
     // Others are not handed to it while it ends, which is not ordered again.
-    schedule.request(late, "f").unwrap();
+    schedule.request(late, "f", NONE).unwrap();
     assert!(matches!(actions(&mut schedule)[..], [Action::Spawn(..)]));
     schedule.tick(late + Duration::from_secs(1));
     assert_eq!(actions(&mut schedule), []);
@@ -163,7 +193,7 @@ fn a_child_that_is_not_told_of_as_killed_is_its_processes_fault() {
     let mut schedule = schedule();
     let (container, process) = cold(&mut schedule, "f");
     for is_told in [true, false] {
-        let request = schedule.request(NOW, "f").unwrap();
+        let request = schedule.request(NOW, "f", NONE).unwrap();
         schedule.take(NOW, process, Some(request)).unwrap();
         actions(&mut schedule);
         let late = NOW + Duration::from_secs(3);
@@ -183,7 +213,7 @@ fn a_child_that_has_answered_and_goes_on_is_killed() {
     let mut schedule = schedule();
     let (container, process) = cold(&mut schedule, "f");
     for ends in [true, false] {
-        let request = schedule.request(NOW, "f").unwrap();
+        let request = schedule.request(NOW, "f", NONE).unwrap();
         schedule.take(NOW, process, Some(request)).unwrap();
         schedule.answered(NOW, process, request);
         actions(&mut schedule);
@@ -204,8 +234,8 @@ fn an_idle_process_makes_room_in_its_owners_container() {
     schedule.terms.owner_containers_max = 1;
     schedule.terms.processes_max = 1;
     let (container, process) = cold(&mut schedule, "f");
-    schedule.request(NOW, "g").unwrap();
-    schedule.request(NOW, "g").unwrap();
+    schedule.request(NOW, "g", NONE).unwrap();
+    schedule.request(NOW, "g", NONE).unwrap();
     assert_eq!(actions(&mut schedule), [Action::KillProcess(container, process)]);
     schedule.process_ended(NOW, process, "signal 9");
     assert!(matches!(&actions(&mut schedule)[..], [Action::Spawn(_, _, _, g)] if g == "g"));
@@ -215,13 +245,13 @@ fn an_idle_process_makes_room_in_its_owners_container() {
 fn an_idle_process_beside_a_busy_one_is_ended() {
     let mut schedule = schedule();
     let (container, process) = cold(&mut schedule, "f");
-    schedule.request(NOW, "g").unwrap();
+    schedule.request(NOW, "g", NONE).unwrap();
     let [Action::Spawn(_, busy, _, _)] = actions(&mut schedule)[..] else { panic!("not warm") };
     let mut now = NOW;
     for _ in 0..60 {
         let taken = schedule.take(now, busy, None).unwrap();
         schedule.answered(now, busy, taken.request);
-        schedule.request(now, "g").unwrap();
+        schedule.request(now, "g", NONE).unwrap();
         now += Duration::from_secs(1);
         schedule.tick(now);
     }
@@ -309,7 +339,7 @@ impl World {
         match below(&mut self.random, 12) {
             0..=2 => {
                 let function = ["f", "g", "h", "i"][below(&mut self.random, 4)];
-                if let Ok(request) = self.schedule.request(now, function) {
+                if let Ok(request) = self.schedule.request(now, function, NONE) {
                     self.open.insert(request);
                 }
             }
@@ -371,7 +401,7 @@ impl World {
                     );
                     self.processes.insert(process, (container, function));
                 }
-                Action::Fork(container, process, request) => {
+                Action::Fork(container, process, request, _) => {
                     assert_eq!(self.processes[&process].0, container);
                     self.children.insert((process, request));
                 }

@@ -84,8 +84,8 @@ pub enum Action {
     Create(ContainerId, String),
     /// Start an INIT process of the function in the container, for the request.
     Spawn(ContainerId, ProcessId, RequestId, String),
-    /// Fork the INIT process for the request.
-    Fork(ContainerId, ProcessId, RequestId),
+    /// Fork the INIT process for the request, which wants connections to these beside the function's destinations.
+    Fork(ContainerId, ProcessId, RequestId, BTreeSet<String>),
     /// Kill the child that has the request.
     KillChild(ContainerId, ProcessId, RequestId),
     /// Kill the INIT process and all of its children.

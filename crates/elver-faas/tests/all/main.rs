@@ -1,5 +1,6 @@
 //! Functions in real containers, which crun and runc make. It takes root.
 
+mod assigned;
 mod faults;
 mod lambda;
 mod native;

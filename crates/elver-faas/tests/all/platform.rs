@@ -265,6 +265,17 @@ impl Platform {
         client::invoke(&self.socket(), function, event.to_string().into_bytes())
     }
 
+    /// Invokes one, for a request that wants connections beside the function's destinations.
+    pub fn invoke_towards(
+        &self,
+        function: &str,
+        destinations: &[String],
+        event: Value,
+    ) -> Result<Invoked, ClientError> {
+        let event = event.to_string().into_bytes();
+        client::invoke_towards(&self.socket(), function, destinations, event)
+    }
+
     /// The start of a request that its function answers without an error, and the answer.
     pub fn answer(&self, function: &str, event: Value) -> (Start, Value) {
         let invoked =
@@ -302,6 +313,14 @@ impl Platform {
     pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
+    }
+
+    /// Replaces something of its configuration, for when it is started again.
+    pub fn configure(&self, from: &str, to: &str) {
+        let path = self.directory.path().join("config.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{text}");
+        std::fs::write(path, text.replace(from, to)).unwrap();
     }
 
     /// Starts it again after [`Platform::kill`].

@@ -37,6 +37,41 @@ fn a_successor_finds_what_runs_and_forks_it() {
 }
 
 #[test]
+fn what_was_made_otherwise_than_today_is_ended() {
+    let functions = python("dora", 61_034, &["limits"]) + "memory_mb = 400\n";
+    let mut platform = Platform::start("runtime = [\"crun\"]", &functions);
+    let limit = |platform: &Platform| platform.answer("dora-limits", json!(null));
+    assert_eq!(limit(&platform), (Start::Cold, json!([400 << 20, 400 << 20])));
+    let mut start_otherwise = |otherwise: &dyn Fn(&Platform), megabytes: u64, start: Start| {
+        platform.kill();
+        otherwise(&platform);
+        platform.start_again();
+        let expected = json!([megabytes << 20, megabytes << 20]);
+        wait_for("what was there to be found or ended", || {
+            let there = platform.list().processes.len();
+            (there == usize::from(start == Start::Fork)).then_some(())
+        });
+        if start == Start::Cold {
+            wait_for_processes(61_034, 0);
+        }
+        assert_eq!(limit(&platform), (start, expected));
+    };
+    start_otherwise(&|_| {}, 400, Start::Fork);
+    start_otherwise(&|p| p.configure("memory_mb = 400", "memory_mb = 300"), 300, Start::Cold);
+    // Programs that it runs are replaced, as by a newer version.
+    let replace = |platform: &Platform| {
+        let program = platform.directory.path().join("state/programs/strays.py");
+        std::fs::write(program, "# Of an older version").unwrap();
+    };
+    start_otherwise(&replace, 300, Start::Cold);
+    // Another runtime does not know it.
+    start_otherwise(&|p| p.configure("\"crun\"", "\"runc\""), 300, Start::Cold);
+    start_otherwise(&|_| {}, 300, Start::Fork);
+    platform.end();
+    wait_for_processes(61_034, 0);
+}
+
+#[test]
 fn a_function_is_not_taken_for_its_containers_first_process() {
     let mut platform = Platform::start("", &python("zoe", 61_052, &["poses"]));
     platform.answer("zoe-poses", json!(null));

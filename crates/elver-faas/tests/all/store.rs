@@ -20,7 +20,10 @@ impl Store {
     }
 
     pub fn new(place: &Place, group: u8) -> Store {
-        let node = TestNode::start(place.config(group, 1));
+        Store::of(TestNode::start(place.config(group, 1)))
+    }
+
+    pub fn of(node: TestNode) -> Store {
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);
         std::fs::set_permissions(&node.path, permissions).unwrap();
         let session = Session::connect(&node.path).unwrap();

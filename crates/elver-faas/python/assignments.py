@@ -1,0 +1,82 @@
+"""Which child has which QP, and where each goes: the QP Table and the Assignment Table (Swift, section 4.1.3).
+
+Both have an entry for each QP, which is its number. The INIT process alone changes them. QPs belong to sessions, and a
+child has all of one session: those to the destinations of the function, and the others, which a child connects when it
+wants to go elsewhere, and which stay connected there for the next ones.
+"""
+
+
+class Assignments:
+    def __init__(self, destinations, unassigned):
+        self.destinations = destinations
+        self.unassigned = unassigned
+        self.clear()
+
+    def clear(self):
+        # The QP Table: the set, the number of the session in it, and the QP's place among those without a destination
+        # of the function's, or None.
+        self.qps = []
+        # The Assignment Table: the child that has the QP, and the destination if it is connected.
+        self.child = []
+        self.destination = []
+
+    @property
+    def each(self):
+        return len(self.destinations) + self.unassigned
+
+    def add(self, heirs):
+        """A set of sessions is there."""
+        for number in range(len(heirs)):
+            places = [None] * len(self.destinations) + list(range(self.unassigned))
+            self.qps += [(heirs, number, place) for place in places]
+            self.child += [None] * self.each
+            self.destination += self.destinations + [None] * self.unassigned
+
+    def sessions(self):
+        """The first QP of each session."""
+        return range(0, len(self.qps), self.each or 1)
+
+    def free(self):
+        """The first QP of each session that a child may have now."""
+        for first in self.sessions():
+            heirs, number, _ = self.qps[first]
+            if self.child[first] is None and heirs.is_free(number):
+                yield first
+
+    def choose(self, wanted):
+        """The first free session with QPs to all that is wanted, or else with unassigned ones for what it lacks, or else any."""
+        lacking = free = None
+        for first in self.free():
+            has = self.destination[first : first + self.each]
+            missing = set(wanted).difference(has)
+            if not missing:
+                return first
+            if lacking is None and has.count(None) >= len(missing):
+                lacking = first
+            if free is None:
+                free = first
+        return free if lacking is None else lacking
+
+    def assign(self, first, pid):
+        self.child[first : first + self.each] = [pid] * self.each
+
+    def ended(self, pid):
+        self.child = [None if child == pid else child for child in self.child]
+
+    def connected(self, qp, destination):
+        """A child has connected a QP of its own: so it stays. With None, it could not be."""
+        if not 0 <= qp < len(self.qps):
+            return
+        heirs, number, place = self.qps[qp]
+        # Children tell of what they have, and may be wrong.
+        if place is None or self.child[qp] is None or self.destination[qp] == destination:
+            return
+        heirs.assign(number, place, destination)
+        self.destination[qp] = destination
+
+    def count_unassigned(self):
+        return self.destination.count(None)
+
+    def reached(self):
+        """Destinations beyond the function's."""
+        return set(self.destination).difference(self.destinations, [None])

@@ -1,0 +1,227 @@
+//! Which child has which QP, and where each goes: the QP Table and the Assignment Table (Swift, section 4.1.3).
+//!
+//! Both are vectors with an entry for each QP, whose number is its place in them. The INIT process alone changes them.
+//! QPs belong to sessions, and a child has all of one session: those to the destinations of the function, and the others,
+//! which a child connects when it wants to go elsewhere, and which stay connected there for the next ones.
+
+use std::collections::BTreeSet;
+
+use rustix::process::Pid;
+
+/// A session that was prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Which {
+    pub(crate) set: usize,
+    pub(crate) number: u32,
+}
+
+/// A QP's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QpNumber(pub(crate) usize);
+
+/// An entry of the QP Table.
+#[derive(Clone, Copy, Debug)]
+struct Qp {
+    session: Which,
+    /// Its place among the session's QPs without a destination of the function's, if it is one of them.
+    place: Option<u32>,
+}
+
+/// An entry of the Assignment Table.
+#[derive(Clone, Debug, Default)]
+struct Assignment {
+    child: Option<Pid>,
+    destination: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Assignments {
+    destinations: Vec<String>,
+    unassigned: u32,
+    qps: Vec<Qp>,
+    entries: Vec<Assignment>,
+}
+
+impl Assignments {
+    /// Empty tables, of a function with these destinations, whose sessions have so many QPs beside those to them.
+    pub(crate) fn new(destinations: Vec<String>, unassigned: u32) -> Assignments {
+        Assignments { destinations, unassigned, qps: Vec::new(), entries: Vec::new() }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.qps.clear();
+        self.entries.clear();
+    }
+
+    /// QPs of a session.
+    pub(crate) fn each(&self) -> usize {
+        self.destinations.len() + self.unassigned as usize
+    }
+
+    /// A set of so many sessions is there.
+    pub(crate) fn add(&mut self, set: usize, sessions: u32) {
+        for number in 0..sessions {
+            let session = Which { set, number };
+            let named = self.destinations.iter().map(|to| (None, Some(to.clone())));
+            let others = (0..self.unassigned).map(|place| (Some(place), None));
+            for (place, destination) in named.chain(others) {
+                self.qps.push(Qp { session, place });
+                self.entries.push(Assignment { child: None, destination });
+            }
+        }
+    }
+
+    /// The first QP of each session that a child may have now, of those that the node says are free.
+    pub(crate) fn free(&self, is_free: impl Fn(Which) -> bool) -> impl Iterator<Item = QpNumber> {
+        (0..self.qps.len())
+            .step_by(self.each().max(1))
+            .filter(move |at| self.entries[*at].child.is_none() && is_free(self.qps[*at].session))
+            .map(QpNumber)
+    }
+
+    /// The first free session with QPs to all that is wanted, or else with unassigned ones for what it lacks, or else any.
+    pub(crate) fn choose(
+        &self,
+        wanted: &BTreeSet<String>,
+        is_free: impl Fn(Which) -> bool,
+    ) -> Option<QpNumber> {
+        let rank = |first: &QpNumber| {
+            let entries = self.of(*first);
+            let has = |to: &&String| entries.iter().any(|e| e.destination.as_ref() == Some(*to));
+            let missing = wanted.iter().filter(|to| !has(to)).count();
+            let open = entries.iter().filter(|entry| entry.destination.is_none()).count();
+            (missing > 0, open < missing)
+        };
+        // The first of those that are as good.
+        self.free(is_free).min_by_key(rank)
+    }
+
+    /// The session that a QP is of.
+    pub(crate) fn session(&self, qp: QpNumber) -> Which {
+        self.qps[qp.0].session
+    }
+
+    /// Where the QPs of a session go, by its first.
+    pub(crate) fn destinations(
+        &self,
+        first: QpNumber,
+    ) -> impl Iterator<Item = (QpNumber, Option<&str>)> {
+        let at = (first.0..).map(QpNumber);
+        at.zip(self.of(first).iter().map(|entry| entry.destination.as_deref()))
+    }
+
+    /// Whether a QP is one that the function has no destination for.
+    pub(crate) fn is_open(&self, qp: QpNumber) -> bool {
+        self.qps[qp.0].place.is_some()
+    }
+
+    fn of(&self, first: QpNumber) -> &[Assignment] {
+        &self.entries[first.0..first.0 + self.each()]
+    }
+
+    pub(crate) fn assign(&mut self, first: QpNumber, child: Pid) {
+        let each = self.each();
+        for entry in &mut self.entries[first.0..first.0 + each] {
+            entry.child = Some(child);
+        }
+    }
+
+    pub(crate) fn ended(&mut self, child: Pid) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.child == Some(child)) {
+            entry.child = None;
+        }
+    }
+
+    /// A child has connected one of its QPs, or could not: where the node is to have it from now on, if that is another
+    /// destination than before. Children tell of what they have, and may be wrong.
+    pub(crate) fn connected(
+        &mut self,
+        qp: QpNumber,
+        destination: Option<&str>,
+    ) -> Option<(Which, u32)> {
+        let (Qp { session, place }, entry) = (*self.qps.get(qp.0)?, self.entries.get_mut(qp.0)?);
+        let place = place.filter(|_| entry.child.is_some())?;
+        if entry.destination.as_deref() == destination {
+            return None;
+        }
+        entry.destination = destination.map(String::from);
+        Some((session, place))
+    }
+
+    /// QPs that go nowhere yet.
+    pub(crate) fn count_unassigned(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.destination.is_none()).count()
+    }
+
+    /// Destinations beyond the function's.
+    pub(crate) fn reached(&self) -> BTreeSet<&str> {
+        let places = self.qps.iter().zip(&self.entries).filter(|(qp, _)| qp.place.is_some());
+        places.filter_map(|(_, entry)| entry.destination.as_deref()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pid(number: i32) -> Pid {
+        Pid::from_raw(number).unwrap()
+    }
+
+    fn wanted(destinations: &[&str]) -> BTreeSet<String> {
+        destinations.iter().map(|to| to.to_string()).collect()
+    }
+
+    /// Three sessions, each with a QP to `a` and two others.
+    fn table() -> Assignments {
+        let mut table = Assignments::new(vec!["a".into()], 2);
+        table.add(0, 2);
+        table.add(1, 1);
+        table
+    }
+
+    fn all(_: Which) -> bool {
+        true
+    }
+
+    #[test]
+    fn the_first_free_entry_with_the_destination_is_taken_or_else_one_without_any() {
+        let mut table = table();
+        assert_eq!(table.choose(&wanted(&["a"]), all), Some(QpNumber(0)));
+        table.assign(QpNumber(0), pid(7));
+        assert_eq!(table.choose(&wanted(&[]), all), Some(QpNumber(3)));
+        // The child goes elsewhere by the first of its own two, and the second session does so too, to another place.
+        assert_eq!(table.connected(QpNumber(1), Some("b")), Some((Which { set: 0, number: 0 }, 0)));
+        table.assign(QpNumber(3), pid(8));
+        assert_eq!(table.connected(QpNumber(5), Some("c")), Some((Which { set: 0, number: 1 }, 1)));
+        assert_eq!(table.reached(), BTreeSet::from(["b", "c"]));
+        assert_eq!(table.choose(&wanted(&["a"]), all), Some(QpNumber(6)));
+        table.ended(pid(7));
+        table.ended(pid(8));
+        for (to, first) in [("a", 0), ("b", 0), ("c", 3), ("d", 0)] {
+            assert_eq!(table.choose(&wanted(&[to]), all), Some(QpNumber(first)), "{to}");
+        }
+        // Two that nobody has take two entries without a destination.
+        assert_eq!(table.choose(&wanted(&["d", "e"]), all), Some(QpNumber(6)));
+        assert_eq!(table.choose(&wanted(&["d", "e", "f"]), all), Some(QpNumber(0)));
+        // What the node makes anew is nobody's yet.
+        let free = |which: Which| which.set == 0;
+        assert_eq!(table.choose(&wanted(&["d", "e"]), free), Some(QpNumber(0)));
+        assert_eq!(table.choose(&wanted(&[]), |_| false), None);
+    }
+
+    #[test]
+    fn what_children_tell_counts_for_what_they_have() {
+        let mut table = table();
+        assert_eq!(table.connected(QpNumber(1), Some("b")), None, "nobody's");
+        table.assign(QpNumber(0), pid(7));
+        for qp in [0, 9, usize::MAX] {
+            assert_eq!(table.connected(QpNumber(qp), Some("b")), None, "{qp}");
+        }
+        assert!(table.connected(QpNumber(2), Some("b")).is_some());
+        assert_eq!(table.connected(QpNumber(2), Some("b")), None, "as before");
+        assert_eq!(table.count_unassigned(), 5);
+        assert!(table.connected(QpNumber(2), None).is_some());
+        assert_eq!((table.count_unassigned(), table.reached().len()), (6, 0));
+    }
+}
