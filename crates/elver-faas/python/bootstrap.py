@@ -149,6 +149,8 @@ class Init:
 
     def fork(self, request, wanted=()):
         """Forks for a request that wants connections to some destinations; whether this is the child."""
+        # The node may know of an end before this process does, and have the session ready again.
+        self.reap()
         ahead = self.ready.ahead
         session = ahead.choose(wanted) if ahead else None
         strays.flush()
@@ -183,6 +185,8 @@ class Init:
             if pid == 0:
                 break
             ended.append((pid, status))
+        if not ended:
+            return
         strays.end(self.requests.keys() - {pid for pid, _ in ended})
         for pid, status in ended:
             request = self.requests.pop(pid, None)

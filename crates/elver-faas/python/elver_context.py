@@ -59,13 +59,27 @@ class Connections(dict):
         begun = self.begun.pop(destination, None)
         if begun:
             return begun.wait()
-        if not self.unassigned:
+        entry = self.choose(destination)
+        if entry is None:
             return self.session.connect(destination)
-        number, connection = self.unassigned[0]
-        connection.connect(destination)
-        del self.unassigned[0]
+        number, to, connection = entry
+        try:
+            connection.connect(destination)
+        except Exception:
+            if to:
+                self.tell(number, None)
+            raise
+        self.unassigned.remove(entry)
         self.tell(number, destination)
         return connection
+
+    def choose(self, destination):
+        """A QP that should go there, or else one that may go anywhere."""
+        for wanted in (destination, None):
+            for entry in self.unassigned:
+                if entry[1] == wanted:
+                    return entry
+        return None
 
 
 class Rdma:
@@ -103,9 +117,8 @@ class Rdma:
             if destination and is_there:
                 qps[destination] = connection
             elif table.qps[qp][2] is not None and not is_there:
-                if destination:
-                    ahead.tell(qp, None)
-                unassigned.append((qp, connection))
+                # One with a destination was made before the node was told, or its node was away.
+                unassigned.append((qp, destination, connection))
             # One to a destination of the function's, whose node was away, is connected anew, or says then why not.
         connections = Connections(heir.session, {}, unassigned, ahead.tell)
         connections.update(qps)

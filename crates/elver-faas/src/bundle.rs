@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::protocol::{CODE, PROGRAMS, SOCKETS};
+use crate::seccomp;
 
 /// Directories of a root file system that things are mounted on.
 const MOUNT_POINTS: [&str; 9] =
@@ -160,6 +161,7 @@ impl Bundle<'_> {
                     {"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"},
                     {"type": "network"},
                 ],
+                "seccomp": seccomp::list(),
                 "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
                     "/proc/sched_debug", "/proc/scsi", "/proc/acpi"],
                 "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],

@@ -88,6 +88,8 @@ pub struct Platform {
     pub requests_max: usize,
     /// How long a container, or an INIT process, without requests is kept, in seconds.
     pub keep_alive_s: u64,
+    /// How long requests that it has may take once the orchestrator is told to end, in seconds.
+    pub drain_s: u64,
     /// How long a container and its runtime may take until the first request is taken, in seconds.
     pub init_timeout_s: u64,
 }
@@ -215,6 +217,7 @@ impl Default for Platform {
             container_memory_mb: None,
             requests_max: 1024,
             keep_alive_s: 600,
+            drain_s: 10,
             init_timeout_s: 10,
         }
     }

@@ -30,6 +30,7 @@ pub mod init;
 pub mod orchestrator;
 pub mod protocol;
 pub mod schedule;
+mod seccomp;
 pub mod state;
 
 pub use config::Config;

@@ -263,15 +263,13 @@ impl Ahead {
                 }
                 // One whose node was away is connected anew, or says then why not.
                 _ if !self.table.is_open(qp) || is_there => {}
-                _ => {
-                    if destination.is_some() {
-                        finder.tell(qp, None);
-                    }
-                    unassigned.push((qp, vqp));
+                // One with a destination was made before the node was told, or its node was away.
+                destination => {
+                    unassigned.push((qp, destination.map(String::from), vqp));
                 }
             }
         }
-        let unassigned = Some(Unassigned { qps: unassigned.into(), finder });
+        let unassigned = Some(Unassigned { qps: unassigned, finder });
         let begun = BTreeMap::new();
         Ok(Rdma { session: heir.session, mr, inherited: true, vqps, begun, unassigned })
     }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use elver::Session;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
@@ -122,7 +122,7 @@ impl Init {
         }
         self.tell(&Report::Serving)?;
         loop {
-            let readable = self.wait().map_err(system("waiting for orders"))?;
+            let readable = self.look(None).map_err(system("waiting for orders"))?;
             if readable.has_reports
                 && let Some(ahead) = &mut self.ahead
             {
@@ -140,15 +140,15 @@ impl Init {
         }
     }
 
-    /// Waits for orders, for children's reports and for their ends.
-    fn wait(&self) -> io::Result<Readable> {
+    /// Looks for orders, for children's reports and for their ends, and waits for one of them, without a limit or so long.
+    fn look(&self, at_most: Option<&Timespec>) -> io::Result<Readable> {
         let mut seen: Vec<PollFd<'_>> = vec![PollFd::new(&self.orders, PollFlags::IN)];
         let reports = self.ahead.as_ref().map(Ahead::reports);
         seen.extend(reports.map(|reports| PollFd::new(reports, PollFlags::IN)));
         let first = seen.len();
         seen.extend(self.children.iter().map(|child| PollFd::new(&child.pidfd, PollFlags::IN)));
         loop {
-            match poll(&mut seen, None) {
+            match poll(&mut seen, at_most) {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
                 Ok(_) => {
@@ -194,6 +194,9 @@ impl Init {
 
     /// Forks for a request; whether this is the child.
     fn fork(&mut self, request: u64, wanted: &BTreeSet<String>) -> Result<bool, Error> {
+        // The node may know of an end before this process does, and have the session ready again.
+        let readable = self.look(Some(&Timespec::default()));
+        self.reap(&readable.map_err(system("looking for ended children"))?.ended)?;
         let session = self.ahead.as_mut().and_then(|ahead| ahead.choose(wanted));
         let pid = match fork() {
             Ok(Forked::Parent(pid)) => pid,

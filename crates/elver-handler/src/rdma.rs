@@ -1,6 +1,6 @@
 //! The RDMA of a request.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use elver::{
@@ -31,19 +31,27 @@ pub struct Rdma {
     pub(crate) unassigned: Option<Unassigned>,
 }
 
-/// Inherited QPs that go nowhere yet, and who is told when one does.
+/// Inherited QPs that go nowhere yet, or not where they should, and who is told when one does.
 #[derive(Debug)]
 pub(crate) struct Unassigned {
-    pub(crate) qps: VecDeque<(QpNumber, Vqp)>,
+    pub(crate) qps: Vec<(QpNumber, Option<String>, Vqp)>,
     pub(crate) finder: Finder,
 }
 
 impl Unassigned {
     /// One of them, connected; none if all are in use.
     fn connect(&mut self, destination: &str, gid: Gid) -> Result<Option<Vqp>, Error> {
-        let Some((_, vqp)) = self.qps.front() else { return Ok(None) };
-        vqp.qconnect(gid, 0)?;
-        let Some((qp, vqp)) = self.qps.pop_front() else { return Ok(None) };
+        let find =
+            |wanted: Option<&str>| self.qps.iter().position(|(_, to, _)| to.as_deref() == wanted);
+        let Some(at) = find(Some(destination)).or_else(|| find(None)) else { return Ok(None) };
+        let (qp, to, vqp) = &self.qps[at];
+        if let Err(error) = vqp.qconnect(gid, 0) {
+            if to.is_some() {
+                self.finder.tell(*qp, None);
+            }
+            return Err(error.into());
+        }
+        let (qp, _, vqp) = self.qps.remove(at);
         self.finder.tell(qp, Some(destination));
         Ok(Some(vqp))
     }

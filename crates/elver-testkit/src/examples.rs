@@ -83,9 +83,11 @@ impl Examples {
 
     /// Whether each program is there, and no older than the examples' sources and the library's.
     fn is_built(&self, folder: &Path) -> bool {
-        let sources =
-            ["src", "examples"].map(|name| files(&Path::new(self.folder).join(name), true));
-        let newest = sources.iter().flatten().filter_map(|path| changed(path)).max();
+        // The library may have texts of Python in it.
+        let folders = ["src", "examples", "python"].map(|name| Path::new(self.folder).join(name));
+        let sources = folders.iter().filter(|folder| folder.is_dir());
+        let sources = sources.flat_map(|folder| files(folder, true));
+        let newest = sources.filter_map(|path| changed(&path)).max();
         let fresh = |name| changed(&folder.join(name)).is_some_and(|built| Some(built) >= newest);
         self.names().iter().all(fresh)
     }

@@ -35,13 +35,14 @@ functions.toml:
   # runtime = \"native\"           # a program in Rust or C with the library elver-handler, which is forked
   # runtime = \"program\"          # any program that speaks the AWS Lambda Runtime API
   # destinations = [\"10.0.0.2\"]  # connected when a request begins: context.qps[\"10.0.0.2\"]
-  # timeout_s = 3; concurrency_max = 100; memory_mb = 512; sessions = 4
+  # timeout_s = 3; concurrency_max = 100; memory_mb = 512; sessions = 4; unassigned_qps = 2
   [platform]                     # all of it may be left out
   runtime = [\"crun\"]             # or [\"runc\"], [\"podman\", \"--runtime=runc\"], [\"docker\"]
   # user_namespace = 61000       # a user of the host who is root in containers' own user namespaces
   # rootfs = \"/srv/rootfs\"       # without it, the host's /usr, read-only
   # node_socket = \"/run/elver/elverd.sock\"
   # keep_alive_s = 600; containers_max = 16; owner_containers_max = 8; processes_max = 8; init_timeout_s = 10
+  # drain_s = 10
   # container_memory_mb = 2048 limits each container, where cgroups can be made";
 
 #[derive(Debug, Args)]

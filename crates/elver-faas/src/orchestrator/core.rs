@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use hyper::body::Bytes;
 use tokio::net::UnixListener;
@@ -17,14 +17,13 @@ use tokio::task::{AbortHandle, spawn_local};
 use super::http::{self, BODIES_MAX};
 use super::limits::Limits;
 use super::node::Node;
+use super::terms;
 use crate::bundle::Bundle;
-use crate::config::{Config, Owner, Platform, RuntimeKind};
+use crate::config::{Config, Owner};
 use crate::containers::{Runtime, RuntimeError};
-use crate::protocol::{Order, Spawn};
-use crate::schedule::{
-    Action, ContainerId, Failure, FunctionTerms, ProcessId, RequestId, Schedule, Start, Terms,
-};
-use crate::state::{self, StateDirectory};
+use crate::protocol::Order;
+use crate::schedule::{Action, ContainerId, Failure, ProcessId, RequestId, Schedule, Start};
+use crate::state::StateDirectory;
 
 /// Most bytes of a file that a function writes.
 const FILE_MAX: u64 = 64 << 20;
@@ -156,8 +155,13 @@ impl Orchestrator {
     pub(super) fn new(config: Config, directory: StateDirectory, services: Services) -> Rc<Self> {
         let cgroups = config.platform.container_memory_mb.is_some();
         let runtime = Runtime::new(&config.platform.runtime, directory.runtime_root(), cgroups);
+        let first_number = terms::first_number(SystemTime::now());
         let state = State {
-            schedule: Schedule::new(terms(&config), functions(&config), first_number()),
+            schedule: Schedule::new(
+                terms::schedule(&config),
+                terms::functions(&config),
+                first_number,
+            ),
             homes: BTreeMap::new(),
             doors: BTreeMap::new(),
             pending: BTreeMap::new(),
@@ -192,7 +196,9 @@ impl Orchestrator {
         for (id, made) in known {
             self.state.borrow_mut().schedule.skip_number(id);
             let name = StateDirectory::name(id);
-            let is_as_today = self.terms_of(&made.owner).is_some_and(|today| made == today);
+            let is_as_today =
+                terms::container(&self.config, self.directory.replaced(), &made.owner)
+                    .is_some_and(|today| made == today);
             let adopted = match self.config.owners.get(&made.owner) {
                 Some(owner) if is_as_today && is(&name, true) => {
                     match self.runtime.first_process(&name).await {
@@ -295,7 +301,7 @@ impl Orchestrator {
                 match self.open_door(container, process, &function) {
                     Ok(door) => {
                         state.doors.insert(process, door);
-                        let spawn = self.spawn_order(process, first, &function);
+                        let spawn = terms::spawn(&self.config, process, first, &function);
                         self.order(state, container, spawn);
                     }
                     Err(error) => {
@@ -333,24 +339,6 @@ impl Orchestrator {
         }
     }
 
-    fn spawn_order(&self, process: ProcessId, first: RequestId, name: &str) -> Order {
-        let function = &self.config.functions[name];
-        Order::Spawn(Spawn {
-            process,
-            first,
-            function: name.into(),
-            runtime: function.runtime,
-            handler: function.handler.clone(),
-            python: self.config.platform.python.clone(),
-            destinations: function.destinations.clone(),
-            sessions: function.sessions,
-            sessions_max: u32::try_from(function.concurrency_max).unwrap_or(u32::MAX),
-            unassigned_qps: function.unassigned_qps(),
-            environment: function.environment.clone(),
-            memory_max: function.memory_mb << 20,
-        })
-    }
-
     pub(super) fn open_door(
         self: &Rc<Self>,
         container: ContainerId,
@@ -374,7 +362,8 @@ impl Orchestrator {
     /// Makes a container, or tells the schedule why not.
     async fn create(self: Rc<Self>, id: ContainerId, owner_name: &str) {
         let owner = &self.config.owners[owner_name];
-        let Some(terms) = self.terms_of(owner_name) else { return };
+        let replaced = self.directory.replaced();
+        let Some(terms) = terms::container(&self.config, replaced, owner_name) else { return };
         let made = self.directory.make(id, owner.uid, &terms);
         let made = made.and_then(|()| self.expect(id, owner, Expected::New));
         if let Err(error) = made {
@@ -397,23 +386,6 @@ impl Orchestrator {
         if let Err(error) = made {
             self.delete(id, &error.to_string());
         }
-    }
-
-    /// By what a container of an owner's is made today.
-    fn terms_of(&self, owner: &str) -> Option<state::Terms> {
-        let Config { platform, owners, functions } = &self.config;
-        let Platform { runtime, rootfs, image, user_namespace, python, .. } = platform;
-        let functions: BTreeMap<_, _> =
-            functions.iter().filter(|(_, function)| function.owner == owner).collect();
-        let place = (rootfs, image, user_namespace, python, platform.container_memory_mb);
-        let node = &platform.node_socket;
-        let uid = owners.get(owner)?.uid;
-        Some(state::Terms {
-            owner: owner.into(),
-            runtime: runtime.clone(),
-            programs: self.directory.replaced(),
-            configuration: format!("{place:?} {node:?} {uid} {functions:?}"),
-        })
     }
 
     fn places(&self, id: ContainerId) -> Places {
@@ -494,35 +466,4 @@ struct Places {
     directory: PathBuf,
     sockets: PathBuf,
     programs: PathBuf,
-}
-
-fn terms(config: &Config) -> Terms {
-    let platform = &config.platform;
-    Terms {
-        containers_max: platform.containers_max,
-        owner_containers_max: platform.owner_containers_max,
-        processes_max: platform.processes_max,
-        requests_max: platform.requests_max,
-        keep_alive: Duration::from_secs(platform.keep_alive_s),
-        init_timeout: Duration::from_secs(platform.init_timeout_s),
-    }
-}
-
-fn functions(config: &Config) -> BTreeMap<String, FunctionTerms> {
-    let terms = |function: &crate::config::Function| FunctionTerms {
-        owner: function.owner.clone(),
-        forks: function.runtime.forks(),
-        first_is_child: function.runtime == RuntimeKind::Awslambdaric,
-        destinations: function.destinations.iter().cloned().collect(),
-        timeout: Duration::from_secs(function.timeout_s),
-        concurrency_max: function.concurrency_max,
-    };
-    config.functions.iter().map(|(name, function)| (name.clone(), terms(function))).collect()
-}
-
-/// Numbers begin above all that an earlier orchestrator gave, whose children may still be at work: with the
-/// time, at 64 numbers a millisecond.
-fn first_number() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    now.as_millis() as u64 * 64
 }

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode};
 use tokio::net::UnixListener;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_local};
 
 use super::callers::Callers;
@@ -32,20 +32,36 @@ const HEAD_MAX: Duration = Duration::from_secs(10);
 /// What one is told who has as many connections as he may.
 const TOO_MANY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{\"errorType\":\"TooMany\",\"errorMessage\":\"you have as many connections as one user may have\"}";
 
-/// Listens; all of the host's users may ask, and each is told what he may have.
-pub(super) fn listen(orchestrator: Rc<Orchestrator>, path: &Path) -> io::Result<JoinHandle<()>> {
+/// Listens; all of the host's users may ask, and each is told what he may have. Once `ending` is dropped, it ends when what
+/// has been asked is answered.
+pub(super) fn listen(
+    orchestrator: Rc<Orchestrator>,
+    path: &Path,
+    ending: watch::Receiver<()>,
+) -> io::Result<JoinHandle<()>> {
     let listener = http::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
-    Ok(spawn_local(serve(orchestrator, listener)))
+    Ok(spawn_local(serve(orchestrator, listener, ending)))
 }
 
-async fn serve(orchestrator: Rc<Orchestrator>, listener: UnixListener) {
+async fn serve(
+    orchestrator: Rc<Orchestrator>,
+    listener: UnixListener,
+    mut ending: watch::Receiver<()>,
+) {
+    let ended = ending.clone();
     let room = Arc::new(Semaphore::new(orchestrator.limits.front));
     let callers = Callers::new(orchestrator.limits.caller);
     let mut connections = JoinSet::new();
     loop {
-        let Ok(permit) = room.clone().acquire_owned().await else { return };
-        let (stream, _) = accepting::next(|cx| listener.poll_accept(cx)).await;
+        let next = async {
+            let permit = room.clone().acquire_owned().await.ok()?;
+            Some((permit, accepting::next(|cx| listener.poll_accept(cx)).await))
+        };
+        let (permit, (stream, _)) = tokio::select! {
+            Some(next) = next => next,
+            _ = ending.changed() => break,
+        };
         while connections.try_join_next().is_some() {}
         let Ok(uid) = stream.peer_cred().map(|cred| cred.uid()) else { continue };
         let Some(caller) = callers.connected(uid) else {
@@ -53,13 +69,16 @@ async fn serve(orchestrator: Rc<Orchestrator>, listener: UnixListener) {
             let _ = stream.try_write(TOO_MANY);
             continue;
         };
-        let orchestrator = orchestrator.clone();
+        let (orchestrator, mut ended) = (orchestrator.clone(), ended.clone());
         connections.spawn_local(async move {
             let answer = |request| answer(orchestrator.clone(), uid, caller.bodies(), request);
-            http::converse(stream, Some(HEAD_MAX), answer, std::future::pending()).await;
+            let ended = async move { drop(ended.changed().await) };
+            http::converse(stream, Some(HEAD_MAX), answer, ended).await;
             drop((permit, caller));
         });
     }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
 }
 
 async fn answer(

@@ -10,10 +10,13 @@ mod front;
 mod http;
 mod limits;
 mod node;
+mod terms;
 
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
 
 use self::core::{Orchestrator, Services};
@@ -22,7 +25,8 @@ use crate::state::{Programs, StateDirectory};
 
 pub use self::core::ServeError;
 
-/// Serves until SIGINT or SIGTERM, and ends all containers then. `ready` is called when callers may ask.
+/// Serves until SIGINT or SIGTERM; then it takes no more requests, waits for those that it has, at most so long as the
+/// configuration says or until another signal, and ends all containers. `ready` is called when callers may ask.
 ///
 /// # Errors
 /// [`ServeError`] if it cannot begin.
@@ -66,15 +70,24 @@ async fn until_signal(
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupted = signal(SignalKind::interrupt()).map_err(signals)?;
     let mut terminated = signal(SignalKind::terminate()).map_err(signals)?;
+    let drain = Duration::from_secs(orchestrator.config.platform.drain_s);
     orchestrator.find_containers().await?;
     let socket = orchestrator.directory.own_front_socket();
     let file =
         |error| ServeError::File { what: format!("cannot listen at {}", socket.display()), error };
-    let front = front::listen(orchestrator.clone(), &socket).map_err(file)?;
+    let (serving, ending) = watch::channel(());
+    let mut front = front::listen(orchestrator.clone(), &socket, ending).map_err(file)?;
     ready(&socket);
     let clock = spawn_local(orchestrator.clone().keep_time());
     let node = spawn_local(orchestrator.clone().keep_node());
     tokio::select! {
+        _ = interrupted.recv() => {}
+        _ = terminated.recv() => {}
+    }
+    drop(serving);
+    tokio::select! {
+        _ = &mut front => {}
+        () = tokio::time::sleep(drain) => {}
         _ = interrupted.recv() => {}
         _ = terminated.recv() => {}
     }

@@ -34,15 +34,18 @@ struct Action {
     process: Child,
     address: String,
     logs: [Receiver<String>; 2],
+    _unpacked: tempfile::TempDir,
 }
 
 impl Action {
     /// On an address that no other test has, with variables that the image has set.
     fn start(host: u8, variables: &[(&str, &str)]) -> Action {
         let address = format!("127.63.1.{host}:{PORT}");
+        let unpacked = tempfile::tempdir().unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_elver-action"))
             .arg(&address)
             .env("PATH", "/usr/bin:/bin")
+            .env("TMPDIR", unpacked.path())
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -51,7 +54,7 @@ impl Action {
         let out = listen(process.stdout.take().unwrap());
         let err = listen(process.stderr.take().unwrap());
         wait_for("the port", || TcpStream::connect(&address).ok());
-        Action { process, address, logs: [out, err] }
+        Action { process, address, logs: [out, err], _unpacked: unpacked }
     }
 
     /// With code in it.

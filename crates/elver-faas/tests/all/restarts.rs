@@ -72,6 +72,35 @@ fn what_was_made_otherwise_than_today_is_ended() {
 }
 
 #[test]
+fn who_has_asked_is_answered_when_it_is_told_to_end() {
+    let functions = python("erik", 61_035, &["slow"]);
+    let mut platform = Platform::start("drain_s = 20", &functions);
+    let slow =
+        "import time\n\ndef slow(event, context):\n    time.sleep(event)\n    return event\n";
+    std::fs::write(platform.code().join("handlers.py"), slow).unwrap();
+    platform.answer("erik-slow", json!(0));
+    let asked = platform.invoke_beside("erik-slow", json!(1.0));
+    wait_for("the child", || {
+        platform.list().processes.iter().any(|row| row.requests == 1).then_some(())
+    });
+    platform.end();
+    let invoked = asked.join().unwrap().unwrap();
+    assert_eq!((invoked.is_error, &invoked.body[..]), (false, &b"1.0"[..]));
+    wait_for_processes(61_035, 0);
+    // Who hangs holds it up for that long only.
+    platform.configure("drain_s = 20", "drain_s = 0");
+    platform.start_again();
+    platform.answer("erik-slow", json!(0));
+    let lost = platform.invoke_beside("erik-slow", json!(1000));
+    wait_for("the child", || {
+        platform.list().processes.iter().any(|row| row.requests == 1).then_some(())
+    });
+    platform.end();
+    assert!(lost.join().unwrap().is_err());
+    wait_for_processes(61_035, 0);
+}
+
+#[test]
 fn a_function_is_not_taken_for_its_containers_first_process() {
     let mut platform = Platform::start("", &python("zoe", 61_052, &["poses"]));
     platform.answer("zoe-poses", json!(null));

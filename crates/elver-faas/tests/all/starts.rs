@@ -171,3 +171,19 @@ fn a_container_has_a_user_namespace_if_it_is_asked_for() {
         assert_eq!(seen["users"], expected);
     }
 }
+
+#[test]
+fn calls_that_no_function_needs_are_refused() {
+    for (runtime, uid) in [("crun", 61_036), ("runc", 61_037)] {
+        let lines = format!("runtime = [{runtime:?}]");
+        let mut platform = Platform::start(&lines, &python("gina", uid, &["reaches"]));
+        let (_, refused) = platform.answer("gina-reaches", json!(null));
+        for (call, error) in refused.as_object().unwrap() {
+            let expected = if call == "clone3" { "ENOSYS" } else { "EPERM" };
+            assert_eq!(error, expected, "{call} under {runtime}");
+        }
+        // A process is forked all the same, and has threads.
+        assert_eq!(platform.answer("gina-reaches", json!(null)), (Start::Fork, refused));
+        platform.end();
+    }
+}

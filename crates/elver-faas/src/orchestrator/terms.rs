@@ -1,0 +1,75 @@
+//! What the configuration comes to, for the schedule, for a container and for an INIT process.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::config::{Config, Function, Platform, RuntimeKind};
+use crate::protocol::{Order, Spawn};
+use crate::schedule::{FunctionTerms, ProcessId, RequestId, Terms};
+use crate::state;
+
+pub(super) fn schedule(config: &Config) -> Terms {
+    let platform = &config.platform;
+    Terms {
+        containers_max: platform.containers_max,
+        owner_containers_max: platform.owner_containers_max,
+        processes_max: platform.processes_max,
+        requests_max: platform.requests_max,
+        keep_alive: Duration::from_secs(platform.keep_alive_s),
+        init_timeout: Duration::from_secs(platform.init_timeout_s),
+    }
+}
+
+pub(super) fn functions(config: &Config) -> BTreeMap<String, FunctionTerms> {
+    let terms = |function: &Function| FunctionTerms {
+        owner: function.owner.clone(),
+        forks: function.runtime.forks(),
+        first_is_child: function.runtime == RuntimeKind::Awslambdaric,
+        destinations: function.destinations.iter().cloned().collect(),
+        timeout: Duration::from_secs(function.timeout_s),
+        concurrency_max: function.concurrency_max,
+    };
+    config.functions.iter().map(|(name, function)| (name.clone(), terms(function))).collect()
+}
+
+/// Numbers begin above all that an earlier orchestrator gave, whose children may still be at work: with the
+/// time, at 64 numbers a millisecond.
+pub(super) fn first_number(now: SystemTime) -> u64 {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    since.as_millis() as u64 * 64
+}
+
+/// By what a container of an owner's is made, where programs have been replaced so many times.
+pub(super) fn container(config: &Config, replaced: u64, owner: &str) -> Option<state::Terms> {
+    let Config { platform, owners, functions } = config;
+    let Platform { runtime, rootfs, image, user_namespace, python, .. } = platform;
+    let functions: BTreeMap<_, _> =
+        functions.iter().filter(|(_, function)| function.owner == owner).collect();
+    let place = (rootfs, image, user_namespace, python, platform.container_memory_mb);
+    let (node, uid) = (&platform.node_socket, owners.get(owner)?.uid);
+    Some(state::Terms {
+        owner: owner.into(),
+        runtime: runtime.clone(),
+        programs: replaced,
+        configuration: format!("{place:?} {node:?} {uid} {functions:?}"),
+    })
+}
+
+/// The order to start an INIT process of a function.
+pub(super) fn spawn(config: &Config, process: ProcessId, first: RequestId, name: &str) -> Order {
+    let function = &config.functions[name];
+    Order::Spawn(Spawn {
+        process,
+        first,
+        function: name.into(),
+        runtime: function.runtime,
+        handler: function.handler.clone(),
+        python: config.platform.python.clone(),
+        destinations: function.destinations.clone(),
+        sessions: function.sessions,
+        sessions_max: u32::try_from(function.concurrency_max).unwrap_or(u32::MAX),
+        unassigned_qps: function.unassigned_qps(),
+        environment: function.environment.clone(),
+        memory_max: function.memory_mb << 20,
+    })
+}
