@@ -9,11 +9,14 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{DESTINATIONS_MAX, RuntimeKind};
-use crate::schedule::{ProcessId, RequestId};
+use crate::schedule::{Found, ProcessId, RequestId};
 
 /// Destinations that are told of an INIT process, and that a request may want: more are not looked at, so that what a
 /// container tells of itself fits into a line.
 pub const CONNECTIONS_MAX: usize = 2 * DESTINATIONS_MAX;
+
+/// Children of an INIT process that are told of: those of requests beyond have ended, or are told of when they have.
+pub const CHILDREN_MAX: usize = 256;
 
 /// The longest line that either side takes, in bytes. What a [`crate::Config`] may have fits.
 pub const LINE_MAX: usize = 1 << 20;
@@ -71,19 +74,6 @@ pub struct Spawn {
     pub environment: BTreeMap<String, String>,
     /// Most memory that it may map, in bytes.
     pub memory_max: u64,
-}
-
-/// An INIT process that a container has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
-    /// Its number.
-    pub process: ProcessId,
-    /// The function's name.
-    pub function: String,
-    /// What it has connections to.
-    pub connections: BTreeSet<String>,
-    /// Whether it has done with its first request, and forks when it is told to.
-    pub takes_orders: bool,
 }
 
 /// What the orchestrator orders of a container.
@@ -236,6 +226,7 @@ mod tests {
             function: name,
             connections,
             takes_orders: false,
+            children: (0..CHILDREN_MAX as u64).map(|n| RequestId(u64::MAX - n)).collect(),
         };
         let hello = Report::Hello { processes: vec![found; PROCESSES_MAX] };
         assert!(serde_json::to_vec(&spawn).unwrap().len() < LINE_MAX);

@@ -17,7 +17,8 @@ mod words;
 
 use places::{Container, Process, Stage};
 pub use words::{
-    Action, ContainerId, Failure, FunctionTerms, ProcessId, RequestId, Row, Start, Taken, Terms,
+    Action, ContainerId, Failure, Found, FunctionTerms, ProcessId, RequestId, Row, Start, Taken,
+    Terms,
 };
 
 /// Numbers that a container may give its processes are below this.
@@ -134,16 +135,11 @@ impl Schedule {
 
     /// A container tells of an INIT process that an earlier orchestrator started. It is killed if its
     /// function is not its container's owner's, which happens when the configuration changed, or if it is to be forked and
-    /// still at its first request, whose caller has gone.
-    pub fn adopt_process(
-        &mut self,
-        now: Duration,
-        container: ContainerId,
-        id: ProcessId,
-        function: &str,
-        connections: BTreeSet<String>,
-        takes_orders: bool,
-    ) {
+    /// still at its first request, whose caller has gone. Children that it has are killed when their function's time is over,
+    /// from now on.
+    pub fn adopt_process(&mut self, now: Duration, container: ContainerId, found: Found) {
+        let Found { process: id, function, connections, takes_orders, children } = found;
+        let function = &function;
         let Some(home) = self.containers.get_mut(&container) else { return };
         let is_known = self
             .functions
@@ -159,7 +155,9 @@ impl Schedule {
         self.next = self.next.max(id.0 + 1);
         home.processes.insert(id);
         let process = Process::new(now, container, function);
-        let process = Process { stage: Stage::Running, connections, ..process };
+        let mut process = Process { stage: Stage::Running, connections, ..process };
+        let until = now + self.functions[function].timeout;
+        children.into_iter().for_each(|child| process.children.found(child, until));
         self.processes.insert(id, process);
         self.place_waiting(now);
     }

@@ -22,9 +22,9 @@ use std::process::Command;
 use std::sync::mpsc::{self, Sender};
 
 use crate::protocol::{
-    CONNECTIONS_MAX, Found, Order, Report, RuntimeOrder, RuntimeReport, SOCKETS, Spawn, send,
+    CHILDREN_MAX, CONNECTIONS_MAX, Order, Report, RuntimeOrder, RuntimeReport, SOCKETS, Spawn, send,
 };
-use crate::schedule::ProcessId;
+use crate::schedule::{Found, ProcessId};
 use elver_handler::strays;
 use event::Event;
 use log::say;
@@ -92,6 +92,7 @@ impl Init {
                     function: runtime.function.clone(),
                     connections: runtime.connections.clone(),
                     takes_orders: runtime.takes_orders,
+                    children: runtime.children.iter().take(CHILDREN_MAX).copied().collect(),
                 };
                 let processes = self.processes.iter().map(row).collect();
                 self.tell(&Report::Hello { processes });
@@ -111,6 +112,9 @@ impl Init {
                 }
             }
             Event::Runtime(process, RuntimeReport::Ended(request, why)) => {
+                if let Some(runtime) = self.processes.get_mut(&process) {
+                    runtime.children.remove(&request);
+                }
                 self.tell(&Report::ChildEnded { process, request, why });
             }
             Event::Runtime(process, RuntimeReport::Serving) => {

@@ -22,6 +22,7 @@ use crate::protocol::{
     CODE, MODULE, NODE_SOCKET, Order, PROGRAMS, RuntimeOrder, SOCKETS, Spawn, api_socket, receive,
     send,
 };
+use crate::schedule::RequestId;
 
 /// How long an order to a runtime may take. One that does not read is at fault, and is told no more.
 const ORDER_MAX: Duration = Duration::from_millis(100);
@@ -34,6 +35,8 @@ pub(super) struct Runtime {
     pub(super) connections: BTreeSet<String>,
     /// Whether it has said that it forks when it is told to.
     pub(super) takes_orders: bool,
+    /// Requests that it was told to fork for, whose children have not ended.
+    pub(super) children: BTreeSet<RequestId>,
     orders: Option<UnixStream>,
     /// It ends with this.
     _relay: Option<Relay>,
@@ -93,6 +96,11 @@ impl Runtime {
             function,
             connections: BTreeSet::new(),
             takes_orders: false,
+            // Lambda's own client has a child for the first one too.
+            children: (spawn.runtime == RuntimeKind::Awslambdaric)
+                .then_some(spawn.first)
+                .into_iter()
+                .collect(),
             orders,
             _relay: relay,
         })
@@ -115,6 +123,9 @@ impl Runtime {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it is none that forks"));
         };
         let sent = send(orders, order);
+        if let (Ok(()), RuntimeOrder::Fork(request, _)) = (&sent, order) {
+            self.children.insert(*request);
+        }
         if sent.is_err() {
             // Half a line may stand there.
             self.orders = None;

@@ -15,8 +15,8 @@ use tokio::task::spawn_local;
 
 use super::core::{Expected, ORDERS_MAX, Orchestrator};
 use crate::accepting;
-use crate::protocol::{Found, LINE_MAX, Order, Report};
-use crate::schedule::ContainerId;
+use crate::protocol::{LINE_MAX, Order, Report};
+use crate::schedule::{ContainerId, Found};
 
 /// How long a container that was found running may take to connect.
 const FOUND_MAX: Duration = Duration::from_secs(5);
@@ -89,10 +89,9 @@ fn adopt(orchestrator: &Rc<Orchestrator>, id: ContainerId, processes: Vec<Found>
     let owners = orchestrator.directory.containers().unwrap_or_default();
     let Some((_, terms)) = owners.into_iter().find(|(of, _)| *of == id) else { return };
     orchestrator.with(|schedule, now| schedule.adopt_container(now, id, &terms.owner));
-    for Found { process, function, connections, takes_orders } in processes {
-        orchestrator.with(|schedule, now| {
-            schedule.adopt_process(now, id, process, &function, connections, takes_orders);
-        });
+    for found in processes {
+        let (process, function) = (found.process, found.function.clone());
+        orchestrator.with(|schedule, now| schedule.adopt_process(now, id, found));
         if orchestrator.state.borrow().schedule.container_of(process) != Some(id) {
             continue;
         }

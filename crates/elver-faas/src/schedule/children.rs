@@ -16,7 +16,7 @@ pub(super) const KILL: Duration = Duration::from_secs(2);
 enum Child {
     /// It has its request, or is about to.
     AtWork,
-    /// Its request is answered. It is killed then.
+    /// Its request is answered, or nobody's any more. It is killed then.
     Answered(Duration),
     /// It was to be killed. Its process takes no orders if it has not told of the end by then.
     Killed(Duration),
@@ -37,6 +37,11 @@ impl Children {
         if let Some(child) = self.0.get_mut(&request) {
             *child = Child::Answered(now + LINGER);
         }
+    }
+
+    /// One was forked for a request of an earlier orchestrator, which nobody waits for. It has until then.
+    pub(super) fn found(&mut self, request: RequestId, until: Duration) {
+        self.0.insert(request, Child::Answered(until));
     }
 
     /// It is to be killed. Whether it is there, as far as is known.

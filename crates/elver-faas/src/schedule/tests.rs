@@ -38,6 +38,17 @@ fn actions(schedule: &mut Schedule) -> Vec<Action> {
     std::iter::from_fn(|| schedule.poll()).collect()
 }
 
+/// An INIT process of an earlier orchestrator's.
+fn there(
+    process: ProcessId,
+    function: &str,
+    connections: BTreeSet<String>,
+    takes_orders: bool,
+) -> Found {
+    let function = function.into();
+    Found { process, function, connections, takes_orders, children: BTreeSet::new() }
+}
+
 /// Starts a function cold, and answers.
 fn cold(schedule: &mut Schedule, function: &str) -> (ContainerId, ProcessId) {
     let request = schedule.request(NOW, function, NONE).unwrap();
@@ -78,13 +89,13 @@ fn the_process_with_the_connections_is_forked() {
     schedule.request(NOW, "f", NONE).unwrap();
     let connected = ProcessId(900);
     let gids = BTreeSet::from(["gid".to_string()]);
-    schedule.adopt_process(NOW, container, connected, "f", gids, true);
+    schedule.adopt_process(NOW, container, there(connected, "f", gids, true));
     actions(&mut schedule);
     let request = schedule.request(NOW, "f", NONE).unwrap();
     assert_eq!(actions(&mut schedule), [Action::Fork(container, connected, request, NONE)]);
     // A container that lies of its processes gets none of another, and no number that ends ours.
     for lie in [bare, ProcessId(u64::MAX)] {
-        schedule.adopt_process(NOW, container, lie, "f", BTreeSet::new(), true);
+        schedule.adopt_process(NOW, container, there(lie, "f", BTreeSet::new(), true));
         assert_eq!(actions(&mut schedule), [Action::KillProcess(container, lie)]);
     }
     assert_eq!(schedule.table().iter().filter(|row| row.process == bare).count(), 1);
@@ -97,7 +108,7 @@ fn the_process_that_lacks_the_fewest_connections_is_forked() {
     let (container, first) = cold(&mut schedule, "f");
     schedule.connected(first, gids(&["gid"]));
     let second = ProcessId(900);
-    schedule.adopt_process(NOW, container, second, "f", gids(&["gid", "other"]), true);
+    schedule.adopt_process(NOW, container, there(second, "f", gids(&["gid", "other"]), true));
     let mut forked = |wanted: &[&str]| {
         let request = schedule.request(NOW, "f", gids(wanted)).unwrap();
         let [Action::Fork(_, process, of, destinations)] = &actions(&mut schedule)[..] else {
@@ -116,6 +127,25 @@ fn the_process_that_lacks_the_fewest_connections_is_forked() {
     let request = schedule.request(NOW, "f", gids(&["other"])).unwrap();
     let expected = [Action::Fork(container, first, request, gids(&["other"]))];
     assert_eq!(actions(&mut schedule), expected);
+}
+
+/// It went on without end, and nobody knew of it.
+#[test]
+fn a_child_of_an_earlier_orchestrators_has_its_functions_time() {
+    let mut schedule = schedule();
+    let (container, _) = cold(&mut schedule, "f");
+    let (found, child) = (ProcessId(900), RequestId(7));
+    let there = there(found, "f", BTreeSet::new(), true);
+    schedule.adopt_process(NOW, container, Found { children: BTreeSet::from([child]), ..there });
+    let until = NOW + Duration::from_secs(3);
+    assert_eq!(schedule.next_tick(), Some(until));
+    schedule.tick(until - Duration::from_millis(1));
+    assert_eq!(actions(&mut schedule), []);
+    schedule.tick(until);
+    assert_eq!(actions(&mut schedule), [Action::KillChild(container, found, child)]);
+    schedule.child_ended(until, found, child, "signal 9");
+    schedule.tick(until + children::KILL);
+    assert_eq!(actions(&mut schedule), []);
 }
 
 #[test]
@@ -263,10 +293,10 @@ fn a_process_amid_its_first_request_is_not_taken_over() {
     let mut schedule = schedule();
     let (container, _) = cold(&mut schedule, "f");
     let found = ProcessId(900);
-    schedule.adopt_process(NOW, container, found, "f", BTreeSet::new(), false);
+    schedule.adopt_process(NOW, container, there(found, "f", BTreeSet::new(), false));
     assert_eq!(actions(&mut schedule), [Action::KillProcess(container, found)]);
     // What is not forked asks for its next request when it is done.
-    schedule.adopt_process(NOW, container, found, "g", BTreeSet::new(), false);
+    schedule.adopt_process(NOW, container, there(found, "g", BTreeSet::new(), false));
     assert_eq!(actions(&mut schedule), []);
 }
 

@@ -124,6 +124,22 @@ pub enum Failure {
     Container(String),
 }
 
+/// An INIT process that a container has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Found {
+    /// Its number.
+    pub process: ProcessId,
+    /// The function's name.
+    pub function: String,
+    /// What it has connections to.
+    pub connections: BTreeSet<String>,
+    /// Whether it has done with its first request, and forks when it is told to.
+    pub takes_orders: bool,
+    /// Requests that it has children for.
+    #[serde(default)]
+    pub children: BTreeSet<RequestId>,
+}
+
 /// A request that a process took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
