@@ -14,7 +14,8 @@ use crate::error::Refusal;
 use crate::greeting::{GREETING_BYTES, Greeting, Nonsense, Place, VERSION};
 use crate::inbox::{Inbox, greet, refuse};
 use crate::protocol::Config;
-use crate::wire::{BELL_BYTES, BELLS, CELLS_BYTES, Parts, SENDS_MAX, Wire, post_bell};
+use crate::ringer::Ringer;
+use crate::wire::{BELL_BYTES, BELLS, CELLS_BYTES, Parts, Role, SENDS_MAX, Wire, post_bell};
 use crate::{Error, Receiver, Sender};
 
 /// How an end is made.
@@ -81,6 +82,8 @@ pub fn connect(
 #[derive(Debug)]
 pub struct Connecting {
     vqp: Vqp,
+    /// The listener.
+    to: (Gid, u16),
     /// As long as the VQP is not connected.
     asked: Option<elver::Connecting>,
     /// The end's memory, and that of what comes to it, until the pair is made.
@@ -106,7 +109,7 @@ impl Connecting {
         let bells = session.alloc(u64::from(BELLS * BELL_BYTES), AccessFlags::LOCAL_WRITE)?;
         let vqp = session.create_vqp(vqp_options)?;
         let asked = Some(vqp.qconnect_start(gid, port, ConnectOptions::default())?);
-        Ok(Connecting { vqp, asked, memory: Some((memory, bells)), options })
+        Ok(Connecting { vqp, to: (gid, port), asked, memory: Some((memory, bells)), options })
     }
 
     /// The session.
@@ -189,13 +192,14 @@ impl Connecting {
         let (memory, bells) = self.memory.take().ok_or(MADE)?;
         bells.read(index * u64::from(BELL_BYTES), bytes)?;
         post_bell(&self.vqp, &bells, index)?;
-        let peer = welcome(bytes)?;
+        let (peer, bell) = welcome(bytes)?;
         let Memory { cells, outgoing, incoming } = memory;
-        let (vqp, bells) = (self.vqp.clone(), Some(bells));
+        let vqp = self.vqp.clone();
+        let ringer = Ringer::new(vqp.session().clone(), self.to.0, self.to.1, bell);
+        let role = Role::Connected { bells, ringer };
         let Options { there, back, spin, token, .. } = self.options;
         let packed = there.is_packed() && back.is_packed();
-        let inbox = None;
-        let parts = Parts { vqp, inbox, bells, cells, outgoing, incoming, peer, packed, spin };
+        let parts = Parts { vqp, role, cells, outgoing, incoming, peer, packed, spin };
         ends(parts, there, back, token).map(Some)
     }
 }
@@ -203,9 +207,9 @@ impl Connecting {
 const MADE: elver::Error = elver::Error::Invalid { what: "the pair of rings was made already" };
 
 /// What a listener answers.
-fn welcome(bytes: &[u8]) -> Result<Place, Error> {
+fn welcome(bytes: &[u8]) -> Result<(Place, u64), Error> {
     match Greeting::decode(bytes) {
-        Ok(Greeting::Welcome(place)) => Ok(place),
+        Ok(Greeting::Welcome(place, bell)) => Ok((place, bell)),
         Ok(Greeting::Refused(reason)) => Err(Error::Refused { reason }),
         Ok(Greeting::Hello { .. }) => Err(Error::NoListener { what: "it connects itself" }),
         Err(Nonsense::Version(theirs)) => Err(Error::Version { theirs, ours: VERSION }),
@@ -347,12 +351,13 @@ impl Listener {
         let here = info.peer.is_some_and(|(gid, _)| gid == self.session.gid());
         let memory = Memory::new(&self.session, back, there, Where { huge: huge_pages, here });
         let memory = memory.map_err(|_| Refusal::Memory)?;
-        greet(source, &Greeting::Welcome(memory.place())).map_err(|_| Refusal::Memory)?;
+        let bell = self.inbox.attach(source.id());
+        let welcome = Greeting::Welcome(memory.place(), bell.number);
+        greet(source, &welcome).map_err(|_| Refusal::Memory)?;
         let Memory { cells, outgoing, incoming } = memory;
-        let (vqp, inbox) = (source.clone(), Some(self.inbox.clone()));
+        let (vqp, role) = (source.clone(), Role::Accepted(bell));
         let packed = there.is_packed() && back.is_packed();
-        let bells = None;
-        let parts = Parts { vqp, inbox, bells, cells, outgoing, incoming, peer, packed, spin };
+        let parts = Parts { vqp, role, cells, outgoing, incoming, peer, packed, spin };
         ends(parts, back, there, token).map_err(|_| Refusal::Config)
     }
 }

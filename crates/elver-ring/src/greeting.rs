@@ -8,8 +8,10 @@
 //! | 5 to 8 | the same of the ring back |
 //! | 9, 10 | address and rkey of the words that the peer writes; of a refusal, the reason |
 //! | 11, 12 | address and rkey of the slots that the peer fills |
-//! | 13 | what the user of who connects says of the pair |
+//! | 13 | what the user of who connects says of the pair; of a welcome, the number of the listener's end |
 //! | 14 | what is spoken over the rings |
+//!
+//! Later on, who connected wakes the listener's end by a message of 9 bytes to the port: 1, and that number.
 
 use elver::RemoteAddr;
 
@@ -17,7 +19,7 @@ use crate::error::Refusal;
 use crate::protocol::Config;
 
 /// The version of greeting and protocol.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 /// Bytes of a greeting.
 pub(crate) const GREETING_BYTES: usize = WORDS * 8;
 const WORDS: usize = 15;
@@ -27,8 +29,8 @@ const MAGIC: u32 = u32::from_le_bytes(*b"RB2R");
 pub(crate) enum Greeting {
     /// Who connects: the measures of both rings, and where they are at this end.
     Hello { there: Config, back: Config, place: Place, token: u64, application: u64 },
-    /// The listener's end.
-    Welcome(Place),
+    /// The listener's end, and its number in wakings.
+    Welcome(Place, u64),
     /// The listener does not take it.
     Refused(Refusal),
 }
@@ -71,8 +73,9 @@ impl Greeting {
                 (words[13], words[14]) = (token, application);
                 HELLO
             }
-            Greeting::Welcome(place) => {
+            Greeting::Welcome(place, bell) => {
                 put_place(&mut words, place);
+                words[13] = bell;
                 WELCOME
             }
             Greeting::Refused(reason) => {
@@ -116,7 +119,7 @@ impl Greeting {
                 token: words[13],
                 application: words[14],
             },
-            WELCOME => Greeting::Welcome(place(&words)?),
+            WELCOME => Greeting::Welcome(place(&words)?, words[13]),
             REFUSED => {
                 let reason = usize::try_from(words[9]).ok().and_then(|at| REFUSALS.get(at));
                 let unknown = Nonsense::Malformed("it refuses for an unknown reason");
@@ -131,6 +134,23 @@ impl Greeting {
             Err(Nonsense::Malformed("something stands where nothing does"))
         }
     }
+}
+
+/// Bytes of a waking to a port.
+const WAKING_BYTES: usize = 9;
+
+/// The message that wakes a listener's end.
+pub(crate) fn waking(bell: u64) -> [u8; WAKING_BYTES] {
+    let mut bytes = [1; WAKING_BYTES];
+    bytes[1..].copy_from_slice(&bell.to_le_bytes());
+    bytes
+}
+
+/// Which end a message wakes, if it is a waking.
+pub(crate) fn woken(message: &[u8]) -> Option<u64> {
+    let message: &[u8; WAKING_BYTES] = message.try_into().ok()?;
+    let [1, bell @ ..] = message else { return None };
+    Some(u64::from_le_bytes(*bell))
 }
 
 fn put_config(words: &mut [u64], config: &Config) {
@@ -174,7 +194,7 @@ mod tests {
         let (back, token, application) = (there.unbatched(), u64::MAX, 1 << 63);
         let hello = Greeting::Hello { there, back, place, token, application };
         let refused = REFUSALS.map(Greeting::Refused);
-        for greeting in [hello, Greeting::Welcome(place)].into_iter().chain(refused) {
+        for greeting in [hello, Greeting::Welcome(place, 9)].into_iter().chain(refused) {
             let bytes = greeting.encode();
             assert_eq!(Greeting::decode(&bytes), Ok(greeting));
             for len in 0..bytes.len() {

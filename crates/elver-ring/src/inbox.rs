@@ -1,7 +1,7 @@
 //! Messages that come to a listener's port: greetings, and wakings from the ends that have connected.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 use elver::{
@@ -10,10 +10,8 @@ use elver::{
 
 use crate::Error;
 use crate::error::Refusal;
-use crate::greeting::{GREETING_BYTES, Greeting};
+use crate::greeting::{GREETING_BYTES, Greeting, woken};
 
-/// Bytes of a waking.
-pub(crate) const WAKING: &[u8] = &[1];
 /// Receives at a port.
 const RECEIVES: u32 = 64;
 /// Bytes of each: a greeting of another version may be longer.
@@ -28,8 +26,11 @@ pub(crate) struct Inbox {
     waiting: RefCell<VecDeque<(Vqp, Vec<u8>)>>,
     /// Greetings beyond what may wait, and those of VQPs that have an end.
     dropped: Cell<u64>,
-    /// Wakings, by the VQP back to who sent them.
-    wakings: RefCell<HashMap<u32, Rc<Cell<u64>>>>,
+    /// Wakings that came for each end, by its number.
+    wakings: RefCell<HashMap<u64, Rc<Cell<u64>>>>,
+    last_bell: Cell<u64>,
+    /// VQPs that have an end.
+    taken: RefCell<HashSet<u32>>,
     /// Nobody accepts any more.
     closed: Cell<bool>,
 }
@@ -47,6 +48,8 @@ impl Inbox {
             waiting: RefCell::default(),
             dropped: Cell::default(),
             wakings: RefCell::default(),
+            last_bell: Cell::default(),
+            taken: RefCell::default(),
             closed: Cell::default(),
         };
         for receive in 0..RECEIVES {
@@ -68,9 +71,9 @@ impl Inbox {
             let bytes = &mut bytes[..message.wc.byte_len.min(RECEIVE_BYTES) as usize];
             self.memory.read(message.wc.wr_id * u64::from(RECEIVE_BYTES), bytes)?;
             self.post(message.wc.wr_id)?;
-            if bytes == WAKING {
+            if let Some(bell) = woken(bytes) {
                 // One that is gone needs none.
-                if let Some(count) = self.wakings.borrow().get(&message.source.id()) {
+                if let Some(count) = self.wakings.borrow().get(&bell) {
                     count.set(count.get() + 1);
                 }
                 continue;
@@ -95,7 +98,7 @@ impl Inbox {
     pub(crate) fn next(&self) -> Option<(Vqp, Vec<u8>)> {
         loop {
             let (source, bytes) = self.waiting.borrow_mut().pop_front()?;
-            if !self.wakings.borrow().contains_key(&source.id()) {
+            if !self.taken.borrow().contains(&source.id()) {
                 return Some((source, bytes));
             }
             self.dropped.set(self.dropped.get() + 1);
@@ -108,14 +111,14 @@ impl Inbox {
         !self.waiting.borrow().is_empty()
     }
 
-    /// Counts the wakings that come from a VQP's peer, from now on.
-    pub(crate) fn count(&self, vqp: u32) -> Rc<Cell<u64>> {
-        self.wakings.borrow_mut().entry(vqp).or_default().clone()
-    }
-
-    /// Counts them no more.
-    pub(crate) fn forget(&self, vqp: u32) {
-        self.wakings.borrow_mut().remove(&vqp);
+    /// Counts the wakings of an end on a VQP from now on.
+    pub(crate) fn attach(self: &Rc<Inbox>, vqp: u32) -> Bell {
+        let number = self.last_bell.get() + 1;
+        self.last_bell.set(number);
+        let rung: Rc<Cell<u64>> = Rc::default();
+        self.wakings.borrow_mut().insert(number, rung.clone());
+        self.taken.borrow_mut().insert(vqp);
+        Bell { inbox: self.clone(), vqp, number, rung }
     }
 
     /// Accepts no more: who waits is refused, and who comes.
@@ -128,6 +131,23 @@ impl Inbox {
 
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.get()
+    }
+}
+
+/// What wakes an end at a listener, as long as it lives.
+pub(crate) struct Bell {
+    pub(crate) inbox: Rc<Inbox>,
+    vqp: u32,
+    /// By which the peer names the end.
+    pub(crate) number: u64,
+    /// Wakings that came.
+    pub(crate) rung: Rc<Cell<u64>>,
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.inbox.wakings.borrow_mut().remove(&self.number);
+        self.inbox.taken.borrow_mut().remove(&self.vqp);
     }
 }
 

@@ -61,6 +61,7 @@ mod inbox;
 mod memory;
 pub mod protocol;
 mod receiver;
+mod ringer;
 mod sender;
 #[cfg(feature = "tokio")]
 mod tasks;

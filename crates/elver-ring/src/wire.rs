@@ -7,7 +7,7 @@
 //! A WRITE makes no completion at the peer, so that one who sleeps must be woken by a message. Who is about
 //! to sleep writes a new number into the peer's nap word. The peer looks at that word whenever it writes a
 //! pointer, and again when a tail has completed; when the number is one that it has not seen, it sends a
-//! message of one byte. A pointer that was under way while the word was written may be missed by both; the
+//! message: to who connected one of one byte on the VQP, and to a listener's end one to its port ([`crate::ringer`]). A pointer that was under way while the word was written may be missed by both; the
 //! first sleep is therefore short, and each one twice as long as the one before, up to a quarter of a
 //! second. Then, and when it was woken and finds nothing, it writes the word anew. That shows at the same
 //! time whether the peer is there; who looks without sleeping writes the old number as often, for this alone.
@@ -27,8 +27,9 @@ use elver::{
 use crate::Error;
 use crate::carrier::{self, Carrier, Pause, WRITES_MAX, Write};
 use crate::greeting::Place;
-use crate::inbox::{Inbox, WAKING};
+use crate::inbox::Bell;
 use crate::memory::Slots;
+use crate::ringer::Ringer;
 
 /// Bytes of the words that a peer writes.
 pub(crate) const CELLS_BYTES: u64 = 3 * LINE;
@@ -44,6 +45,8 @@ pub(crate) const SENDS_MAX: u32 = 127;
 /// Of so many WRs one at least is signalled, so that the send queue never fills with those of which nobody
 /// hears.
 const UNSIGNALLED_MAX: u64 = 32;
+/// Bytes of a waking to who connected.
+const WAKING: &[u8] = &[1];
 /// Receives for wakings.
 pub(crate) const BELLS: u32 = 8;
 /// Bytes of each, which a greeting fits too.
@@ -77,6 +80,9 @@ pub struct WireCounters {
     pub peer_naps: u64,
     /// Times that this end woke it.
     pub wakings: u64,
+    /// Of these, and of those that did not go, times that a waking is not known to have come, so that it goes again: the
+    /// listener's node held more messages for the port than it may, or took no VQP for it.
+    pub wakings_lost: u64,
 }
 
 /// A VQP that carries a pair of rings.
@@ -87,10 +93,7 @@ pub(crate) struct Shared {
     session: Session,
     origin: Origin,
     vqp: Vqp,
-    /// Where wakings come, at a listener's end.
-    inbox: Option<Rc<Inbox>>,
-    /// Where they come at the other one.
-    bells: Option<Mr>,
+    role: Role,
     cells: Mr,
     /// Bytes from one word to the next, at both ends.
     stride: u64,
@@ -121,6 +124,14 @@ pub(crate) struct Shared {
     hurries: Cell<bool>,
 }
 
+/// Which end it is.
+pub(crate) enum Role {
+    /// A listener's, with what wakes it.
+    Accepted(Bell),
+    /// The other one, with the receives of what wakes it, and how it wakes the listener's.
+    Connected { bells: Mr, ringer: Ringer },
+}
+
 /// What a WR was for: the lowest bits of its `wr_id`, above which its number stands.
 const OTHER: u64 = 0;
 const ADVANCE: u64 = 1;
@@ -130,8 +141,7 @@ pub(crate) const BELL: u64 = 2;
 /// What an end is made of.
 pub(crate) struct Parts {
     pub(crate) vqp: Vqp,
-    pub(crate) inbox: Option<Rc<Inbox>>,
-    pub(crate) bells: Option<Mr>,
+    pub(crate) role: Role,
     pub(crate) cells: Mr,
     pub(crate) outgoing: Mr,
     pub(crate) incoming: Mr,
@@ -143,17 +153,19 @@ pub(crate) struct Parts {
 
 impl Wire {
     pub(crate) fn new(parts: Parts) -> Wire {
-        let Parts { vqp, inbox, bells, cells, outgoing, incoming, peer, packed, spin } = parts;
+        let Parts { vqp, role, cells, outgoing, incoming, peer, packed, spin } = parts;
         let outgoing_lkey = outgoing.lkey();
-        let rung = inbox.as_ref().map_or_else(Rc::default, |inbox| inbox.count(vqp.id()));
+        let rung = match &role {
+            Role::Accepted(bell) => bell.rung.clone(),
+            Role::Connected { .. } => Rc::default(),
+        };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let beginning = (ENDS.fetch_add(1, Ordering::Relaxed) % BEGINNINGS) << WRS_BITS;
         Wire(Rc::new(Shared {
             session: vqp.session().clone(),
             origin: vqp.session().origin(),
             vqp,
-            inbox,
-            bells,
+            role,
             cells,
             stride: if packed { WORD } else { LINE },
             outgoing: slots(outgoing),
@@ -193,9 +205,7 @@ impl Wire {
     pub fn lie_down(&self, pause: &mut Pause) -> Result<Option<Duration>, Error> {
         let shared = &*self.0;
         // Also of one whose peer is gone: what came by the port is the others'.
-        if let Some(inbox) = &shared.inbox
-            && inbox.drain()?
-        {
+        if shared.look_around()? {
             return Ok(None);
         }
         shared.poll()?;
@@ -228,7 +238,8 @@ impl Wire {
     /// What it did beside carrying.
     pub fn counters(&self) -> WireCounters {
         let (naps, wakings) = (self.naps(), self.0.wakings.get());
-        WireCounters { naps, peer_naps: self.0.word(NAP), wakings }
+        let wakings_lost = self.0.ringer().map_or(0, Ringer::lost);
+        WireCounters { naps, peer_naps: self.0.word(NAP), wakings, wakings_lost }
     }
 }
 
@@ -298,7 +309,8 @@ impl Shared {
     fn post(&self, writes: &[Write], nap: Option<u64>) -> Result<bool, Error> {
         const WRS_MAX: usize = WRITES_MAX + 2;
         let points = writes.iter().any(|write| !matches!(write, Write::Slots(_)));
-        let wakes = self.peer_naps().filter(|_| points);
+        let naps = self.peer_naps().filter(|_| points);
+        let wakes = naps.filter(|_| self.ringer().is_none());
         let count = writes.len() + usize::from(nap.is_some()) + usize::from(wakes.is_some());
         if !self.has_room(count as u64) {
             self.poll()?;
@@ -362,8 +374,48 @@ impl Shared {
         if let Some(nap) = wakes {
             self.woken.set(nap);
             self.wakings.set(self.wakings.get() + 1);
+        } else if let (Some(nap), Some(ringer)) = (naps, self.ringer()) {
+            self.ring(ringer, nap);
         }
         Ok(true)
+    }
+
+    #[inline]
+    fn ringer(&self) -> Option<&Ringer> {
+        match &self.role {
+            Role::Accepted(_) => None,
+            Role::Connected { ringer, .. } => Some(ringer),
+        }
+    }
+
+    /// Wakes a listener's end; one that is not woken now stays to be.
+    #[cold]
+    fn ring(&self, ringer: &Ringer, nap: u64) {
+        if ringer.ring() {
+            self.woken.set(nap);
+            self.wakings.set(self.wakings.get() + 1);
+        }
+    }
+
+    /// Takes in what came beside the VQP: at a listener's end by the port, whether a greeting was among it; at the other
+    /// one what became of wakings.
+    #[cold]
+    fn look_around(&self) -> Result<bool, Error> {
+        match &self.role {
+            Role::Accepted(bell) => bell.inbox.drain(),
+            Role::Connected { ringer, .. } => {
+                if ringer.tend() {
+                    // From no nap: the peer is to be woken again.
+                    self.woken.set(0);
+                }
+                if ringer.lost() > 0
+                    && let Some(nap) = self.peer_naps()
+                {
+                    self.ring(ringer, nap);
+                }
+                Ok(false)
+            }
+        }
     }
 
     #[inline]
@@ -404,6 +456,9 @@ impl Shared {
         let looks = self.looks.get().wrapping_add(1);
         self.looks.set(looks);
         if looks.is_multiple_of(LOOKS_PER_CLOCK) {
+            if self.ringer().is_some() {
+                self.look_around()?;
+            }
             self.probe()?;
         }
         self.take()
@@ -467,13 +522,17 @@ impl Shared {
     #[cold]
     fn bell(&self, wr_id: u64) -> Result<(), Error> {
         self.rung.set(self.rung.get() + 1);
-        let Some(bells) = &self.bells else { return Ok(()) };
+        let Role::Connected { bells, .. } = &self.role else { return Ok(()) };
         post_bell(&self.vqp, bells, wr_id >> 2)
     }
 
     #[cold]
     fn wake(&self) -> Result<(), Error> {
         let nap = self.word(NAP);
+        if let Some(ringer) = self.ringer() {
+            self.ring(ringer, nap);
+            return Ok(());
+        }
         if !self.has_room(1) {
             // Whoever makes room comes by again.
             return Ok(());
@@ -554,19 +613,13 @@ impl Shared {
             Err(elver::Error::TimedOut) => pause.slice = (pause.slice * 2).min(NAP_LONGEST),
             Err(error) => return Err(error.into()),
         }
-        match &self.inbox {
-            Some(inbox) => inbox.drain().map(drop),
-            None => Ok(()),
-        }
+        self.look_around().map(drop)
     }
 }
 
 impl Drop for Shared {
     /// Lets what was posted arrive, the end of a ring above all, for a short time: with the VQP it would go.
     fn drop(&mut self) {
-        if let Some(inbox) = &self.inbox {
-            inbox.forget(self.vqp.id());
-        }
         if self.hurries.get() {
             return;
         }

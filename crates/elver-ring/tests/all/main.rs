@@ -4,6 +4,7 @@ mod allocations;
 mod common;
 mod deaths;
 mod examples;
+mod floods;
 mod hostile;
 mod in_parts;
 mod lossless;
