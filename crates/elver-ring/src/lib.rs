@@ -54,10 +54,12 @@
 
 mod carrier;
 mod connect;
+mod ends;
 mod error;
 pub mod frames;
 mod greeting;
 mod inbox;
+mod listener;
 mod memory;
 pub mod protocol;
 mod receiver;
@@ -68,10 +70,10 @@ mod tasks;
 mod wire;
 
 pub use carrier::{Carrier, Cell, Pause, WRITES_MAX, Write};
-pub use connect::{
-    Connecting, Ends, Listener, ListenerCounters, ListenerOptions, Options, connect,
-};
+pub use connect::{Connecting, Options, connect};
+pub use ends::Ends;
 pub use error::{Error, Refusal};
+pub use listener::{Listener, ListenerCounters, ListenerOptions};
 pub use memory::Slots;
 pub use protocol::{Config, Fault};
 pub use receiver::{Message, Receiver};

@@ -1,0 +1,86 @@
+//! One end of a pair of rings, and the memory that it is made of.
+
+use elver::{AccessFlags, Mr, Session};
+
+use crate::greeting::{GREETING_BYTES, Place};
+use crate::protocol::Config;
+use crate::wire::{CELLS_BYTES, Parts, Wire};
+use crate::{Error, Receiver, Sender};
+
+/// One end of a pair of rings.
+#[derive(Debug)]
+pub struct Ends {
+    /// Sends to the peer.
+    pub sender: Sender<Wire>,
+    /// Receives from it.
+    pub receiver: Receiver<Wire>,
+    /// What who connected said of the pair.
+    pub token: u64,
+}
+
+/// The memory of an end.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) cells: Mr,
+    pub(crate) outgoing: Mr,
+    pub(crate) incoming: Mr,
+}
+
+/// What an end's memory is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Where {
+    /// Huge pages, for the slots.
+    pub(crate) huge: bool,
+    /// The peer is at this node: what it writes has files of its own, so that it can do so itself.
+    pub(crate) here: bool,
+}
+
+impl Memory {
+    pub(crate) fn new(
+        session: &Session,
+        out: Config,
+        into: Config,
+        place: Where,
+    ) -> Result<Memory, Error> {
+        inline_fits(session)?;
+        let Where { huge, here } = place;
+        let alloc = |bytes, access: AccessFlags| {
+            if here && access.contains(AccessFlags::REMOTE_WRITE) {
+                session.alloc_apart(bytes, access)
+            } else {
+                session.alloc(bytes, access)
+            }
+        };
+        let written = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        let max = session.limits().message_bytes;
+        let slots = |config: Config, access| {
+            let bytes = config.check()?.bytes();
+            if bytes > max {
+                return Err(Error::Transfer { bytes, max });
+            }
+            Ok(if huge { session.alloc_huge(bytes, access) } else { alloc(bytes, access) }?)
+        };
+        Ok(Memory {
+            cells: alloc(CELLS_BYTES, written)?,
+            // Peers have no business here.
+            outgoing: slots(out, AccessFlags::empty())?,
+            incoming: slots(into, written)?,
+        })
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place { cells: self.cells.remote(0), slots: self.incoming.remote(0) }
+    }
+}
+
+pub(crate) fn ends(parts: Parts, out: Config, into: Config, token: u64) -> Result<Ends, Error> {
+    let wire = Wire::new(parts);
+    let (sender, receiver) = (Sender::new(out, wire.clone())?, Receiver::new(into, wire)?);
+    Ok(Ends { sender, receiver, token })
+}
+
+/// Pointers and greetings are written inline.
+pub(crate) fn inline_fits(session: &Session) -> Result<(), Error> {
+    let (max, needed) = (session.limits().max_inline, GREETING_BYTES as u32);
+    if max < needed { Err(Error::Inline { max, needed }) } else { Ok(()) }
+}

@@ -1,0 +1,168 @@
+//! The listener: what it takes of others, and what it has seen.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use elver::{Session, Vqp};
+
+use crate::Error;
+use crate::connect::Options;
+use crate::ends::{Ends, Memory, Where, ends, inline_fits};
+use crate::error::Refusal;
+use crate::greeting::{Greeting, Nonsense};
+use crate::inbox::{Inbox, greet, refuse};
+use crate::wire::{Parts, Role};
+
+/// What a listener takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenerOptions {
+    /// Most bytes of the slots of a pair's rings, both together.
+    pub ring_bytes_max: u64,
+    /// As [`Options::huge_pages`].
+    pub huge_pages: bool,
+    /// As [`Options::spin`].
+    pub spin: Duration,
+    /// As [`Options::application`]: others are refused.
+    pub application: u64,
+}
+
+impl Default for ListenerOptions {
+    /// 64 MiB a pair.
+    fn default() -> ListenerOptions {
+        let Options { huge_pages, spin, application, .. } = Options::default();
+        ListenerOptions { ring_bytes_max: 64 << 20, huge_pages, spin, application }
+    }
+}
+
+/// What a listener has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerCounters {
+    /// Pairs that were made.
+    pub accepted: u64,
+    /// Greetings that were refused, each with its reason told to who sent it.
+    pub refused: u64,
+    /// Messages that came while too many waited, and those that are no wakings, of who is connected already.
+    pub dropped: u64,
+}
+
+/// Takes pairs of rings that others connect. Their wakings come by its port, which stays taken as long as
+/// one of them lives; dropped, the listener refuses others.
+pub struct Listener {
+    session: Session,
+    inbox: Rc<Inbox>,
+    port: u16,
+    options: ListenerOptions,
+    counters: Cell<ListenerCounters>,
+}
+
+impl Listener {
+    /// Listens at a port of the session's node; 0 takes a free one.
+    ///
+    /// # Errors
+    /// [`Error::Carrier`] if another has the port.
+    pub fn bind(session: &Session, port: u16, options: ListenerOptions) -> Result<Listener, Error> {
+        inline_fits(session)?;
+        let (inbox, port) = Inbox::bind(session, port)?;
+        let (session, inbox) = (session.clone(), Rc::new(inbox));
+        Ok(Listener { session, inbox, port, options, counters: Cell::default() })
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What it has seen.
+    pub fn counters(&self) -> ListenerCounters {
+        ListenerCounters { dropped: self.inbox.dropped(), ..self.counters.get() }
+    }
+
+    /// The next pair, if somebody has connected one. Who says what does not fit is told, and counted.
+    ///
+    /// # Errors
+    /// [`Error::Carrier`] if the node is gone.
+    pub fn try_accept(&self) -> Result<Option<Ends>, Error> {
+        self.inbox.drain()?;
+        while let Some((source, bytes)) = self.inbox.next() {
+            let mut counters = self.counters.get();
+            match self.take(&source, &bytes) {
+                Ok(ends) => {
+                    counters.accepted += 1;
+                    self.counters.set(counters);
+                    return Ok(Some(ends));
+                }
+                Err(reason) => {
+                    counters.refused += 1;
+                    self.counters.set(counters);
+                    refuse(&source, reason);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// As [`Listener::try_accept`], but waits for one, at most so long.
+    ///
+    /// # Errors
+    /// As [`Listener::try_accept`]; [`Error::TimedOut`].
+    pub fn accept(&self, at_most: Option<Duration>) -> Result<Ends, Error> {
+        let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
+        loop {
+            if let Some(ends) = self.try_accept()? {
+                return Ok(ends);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            // The session may always have something, of other VQPs.
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(Error::TimedOut);
+            }
+            self.session.wait_ready(left)?;
+        }
+    }
+
+    /// Whether somebody has greeted who was not looked at.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_greeted(&self) -> bool {
+        self.inbox.is_greeted()
+    }
+
+    fn take(&self, source: &Vqp, bytes: &[u8]) -> Result<Ends, Refusal> {
+        let greeting = Greeting::decode(bytes).map_err(|nonsense| match nonsense {
+            Nonsense::Version(_) => Refusal::Version,
+            Nonsense::Malformed(_) => Refusal::Malformed,
+        })?;
+        let Greeting::Hello { there, back, place: peer, token, application } = greeting else {
+            return Err(Refusal::Malformed);
+        };
+        if application != self.options.application {
+            return Err(Refusal::Application);
+        }
+        let shapes = [there, back].map(|config| config.check().map_err(|_| Refusal::Config));
+        let [there_shape, back_shape] = shapes;
+        if there_shape?.bytes() + back_shape?.bytes() > self.options.ring_bytes_max {
+            return Err(Refusal::TooLarge);
+        }
+        let ListenerOptions { huge_pages, spin, .. } = self.options;
+        let info = source.info().map_err(|_| Refusal::Memory)?;
+        let here = info.peer.is_some_and(|(gid, _)| gid == self.session.gid());
+        let memory = Memory::new(&self.session, back, there, Where { huge: huge_pages, here });
+        let memory = memory.map_err(|_| Refusal::Memory)?;
+        let bell = self.inbox.attach(source.id());
+        let welcome = Greeting::Welcome(memory.place(), bell.number);
+        greet(source, &welcome).map_err(|_| Refusal::Memory)?;
+        let Memory { cells, outgoing, incoming } = memory;
+        let (vqp, role) = (source.clone(), Role::Accepted(bell));
+        let packed = there.is_packed() && back.is_packed();
+        let parts = Parts { vqp, role, cells, outgoing, incoming, peer, packed, spin };
+        ends(parts, back, there, token).map_err(|_| Refusal::Config)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // What came and was not looked at. If the node is gone, so are they.
+        let _ = self.inbox.drain();
+        self.inbox.close();
+    }
+}
