@@ -30,7 +30,7 @@ pub struct Options {
     pub spin: Duration,
     /// What the listener is told of this pair: which of several it is, for example.
     pub token: u64,
-    /// What is spoken over the rings: a listener takes pairs of its own ([`ListenerOptions::application`])
+    /// What is spoken over the rings: a listener takes pairs of its own ([`crate::ListenerOptions::application`])
     /// alone. 0 for messages of the user's, about which the two agree elsewhere.
     pub application: u64,
 }

@@ -103,6 +103,12 @@ pub enum Refusal {
     /// It takes no more.
     #[error("it takes no more")]
     Closed,
+    /// The node that asks has as many pairs, or as many bytes of them, as one node may
+    /// (`ListenerOptions::pairs_per_peer`, `ListenerOptions::bytes_per_peer`).
+    #[error(
+        "it has as many rings of this node, or as long ones together, as it takes of one: end some, or raise its limits for a peer"
+    )]
+    PeerShare,
 }
 
 impl From<elver::Error> for Error {

@@ -52,7 +52,7 @@ pub(crate) enum Nonsense {
 const HELLO: u16 = 1;
 const WELCOME: u16 = 2;
 const REFUSED: u16 = 3;
-const REFUSALS: [Refusal; 7] = [
+const REFUSALS: [Refusal; 8] = [
     Refusal::Version,
     Refusal::Malformed,
     Refusal::Config,
@@ -60,6 +60,7 @@ const REFUSALS: [Refusal; 7] = [
     Refusal::Memory,
     Refusal::Application,
     Refusal::Closed,
+    Refusal::PeerShare,
 ];
 
 impl Greeting {

@@ -65,6 +65,7 @@ pub mod protocol;
 mod receiver;
 mod ringer;
 mod sender;
+mod shares;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod wire;

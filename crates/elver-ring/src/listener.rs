@@ -12,6 +12,7 @@ use crate::ends::{Ends, Memory, Where, ends, inline_fits};
 use crate::error::Refusal;
 use crate::greeting::{Greeting, Nonsense};
 use crate::inbox::{Inbox, greet, refuse};
+use crate::shares::Shares;
 use crate::wire::{Parts, Role};
 
 /// What a listener takes.
@@ -19,6 +20,11 @@ use crate::wire::{Parts, Role};
 pub struct ListenerOptions {
     /// Most bytes of the slots of a pair's rings, both together.
     pub ring_bytes_max: u64,
+    /// Most pairs with ends at one node, this one as well. Users of a node are not told apart: the node that asks says
+    /// nothing of them.
+    pub pairs_per_peer: usize,
+    /// Most bytes of the slots of all these together.
+    pub bytes_per_peer: u64,
     /// As [`Options::huge_pages`].
     pub huge_pages: bool,
     /// As [`Options::spin`].
@@ -28,10 +34,18 @@ pub struct ListenerOptions {
 }
 
 impl Default for ListenerOptions {
-    /// 64 MiB a pair.
+    /// 64 MiB a pair, and of each peer as many as the node's quotas allow.
     fn default() -> ListenerOptions {
         let Options { huge_pages, spin, application, .. } = Options::default();
-        ListenerOptions { ring_bytes_max: 64 << 20, huge_pages, spin, application }
+        let (ring_bytes_max, pairs_per_peer, bytes_per_peer) = (64 << 20, usize::MAX, u64::MAX);
+        ListenerOptions {
+            ring_bytes_max,
+            pairs_per_peer,
+            bytes_per_peer,
+            huge_pages,
+            spin,
+            application,
+        }
     }
 }
 
@@ -42,6 +56,8 @@ pub struct ListenerCounters {
     pub accepted: u64,
     /// Greetings that were refused, each with its reason told to who sent it.
     pub refused: u64,
+    /// Of these, those of nodes that had their share ([`ListenerOptions::pairs_per_peer`]).
+    pub beyond_share: u64,
     /// Messages that came while too many waited, and those that are no wakings, of who is connected already.
     pub dropped: u64,
 }
@@ -51,6 +67,7 @@ pub struct ListenerCounters {
 pub struct Listener {
     session: Session,
     inbox: Rc<Inbox>,
+    shares: Shares,
     port: u16,
     options: ListenerOptions,
     counters: Cell<ListenerCounters>,
@@ -65,7 +82,8 @@ impl Listener {
         inline_fits(session)?;
         let (inbox, port) = Inbox::bind(session, port)?;
         let (session, inbox) = (session.clone(), Rc::new(inbox));
-        Ok(Listener { session, inbox, port, options, counters: Cell::default() })
+        let (shares, counters) = (Shares::default(), Cell::default());
+        Ok(Listener { session, inbox, shares, port, options, counters })
     }
 
     /// The port.
@@ -94,6 +112,7 @@ impl Listener {
                 }
                 Err(reason) => {
                     counters.refused += 1;
+                    counters.beyond_share += u64::from(reason == Refusal::PeerShare);
                     self.counters.set(counters);
                     refuse(&source, reason);
                 }
@@ -140,19 +159,24 @@ impl Listener {
         }
         let shapes = [there, back].map(|config| config.check().map_err(|_| Refusal::Config));
         let [there_shape, back_shape] = shapes;
-        if there_shape?.bytes() + back_shape?.bytes() > self.options.ring_bytes_max {
+        let ListenerOptions { ring_bytes_max, huge_pages, spin, .. } = self.options;
+        let bytes = there_shape?.bytes() + back_shape?.bytes();
+        if bytes > ring_bytes_max {
             return Err(Refusal::TooLarge);
         }
-        let ListenerOptions { huge_pages, spin, .. } = self.options;
         let info = source.info().map_err(|_| Refusal::Memory)?;
-        let here = info.peer.is_some_and(|(gid, _)| gid == self.session.gid());
+        let gid = info.peer.map(|(gid, _)| gid).unwrap_or_default();
+        let ListenerOptions { pairs_per_peer, bytes_per_peer, .. } = self.options;
+        let share = self.shares.take(gid, bytes, (pairs_per_peer, bytes_per_peer));
+        let share = share.ok_or(Refusal::PeerShare)?;
+        let here = gid == self.session.gid();
         let memory = Memory::new(&self.session, back, there, Where { huge: huge_pages, here });
         let memory = memory.map_err(|_| Refusal::Memory)?;
         let bell = self.inbox.attach(source.id());
         let welcome = Greeting::Welcome(memory.place(), bell.number);
         greet(source, &welcome).map_err(|_| Refusal::Memory)?;
         let Memory { cells, outgoing, incoming } = memory;
-        let (vqp, role) = (source.clone(), Role::Accepted(bell));
+        let (vqp, role) = (source.clone(), Role::Accepted { bell, _share: share });
         let packed = there.is_packed() && back.is_packed();
         let parts = Parts { vqp, role, cells, outgoing, incoming, peer, packed, spin };
         ends(parts, back, there, token).map_err(|_| Refusal::Config)

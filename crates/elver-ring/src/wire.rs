@@ -30,6 +30,7 @@ use crate::greeting::Place;
 use crate::inbox::Bell;
 use crate::memory::Slots;
 use crate::ringer::Ringer;
+use crate::shares::Share;
 
 /// Bytes of the words that a peer writes.
 pub(crate) const CELLS_BYTES: u64 = 3 * LINE;
@@ -126,8 +127,8 @@ pub(crate) struct Shared {
 
 /// Which end it is.
 pub(crate) enum Role {
-    /// A listener's, with what wakes it.
-    Accepted(Bell),
+    /// A listener's, with what wakes it, and what it takes of its peer's share.
+    Accepted { bell: Bell, _share: Share },
     /// The other one, with the receives of what wakes it, and how it wakes the listener's.
     Connected { bells: Mr, ringer: Ringer },
 }
@@ -156,7 +157,7 @@ impl Wire {
         let Parts { vqp, role, cells, outgoing, incoming, peer, packed, spin } = parts;
         let outgoing_lkey = outgoing.lkey();
         let rung = match &role {
-            Role::Accepted(bell) => bell.rung.clone(),
+            Role::Accepted { bell, .. } => bell.rung.clone(),
             Role::Connected { .. } => Rc::default(),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -383,7 +384,7 @@ impl Shared {
     #[inline]
     fn ringer(&self) -> Option<&Ringer> {
         match &self.role {
-            Role::Accepted(_) => None,
+            Role::Accepted { .. } => None,
             Role::Connected { ringer, .. } => Some(ringer),
         }
     }
@@ -402,7 +403,7 @@ impl Shared {
     #[cold]
     fn look_around(&self) -> Result<bool, Error> {
         match &self.role {
-            Role::Accepted(bell) => bell.inbox.drain(),
+            Role::Accepted { bell, .. } => bell.inbox.drain(),
             Role::Connected { ringer, .. } => {
                 if ringer.tend() {
                     // From no nap: the peer is to be woken again.

@@ -1,5 +1,7 @@
 use std::sync::Arc;
 
+use elver_ring::Refusal;
+
 use crate::message::Malformed;
 use crate::status::{Code, Executed, Status};
 
@@ -38,6 +40,7 @@ pub(crate) fn ring_status(error: &elver_ring::Error) -> Status {
     let code = match error {
         elver_ring::Error::TimedOut => Code::DeadlineExceeded,
         elver_ring::Error::Config(_) | elver_ring::Error::Transfer { .. } => Code::InvalidArgument,
+        elver_ring::Error::Refused { reason: Refusal::PeerShare } => Code::ResourceExhausted,
         elver_ring::Error::Version { .. } => Code::FailedPrecondition,
         _ => Code::Unavailable,
     };

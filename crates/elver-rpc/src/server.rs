@@ -37,7 +37,8 @@ pub struct ServerOptions {
     pub deferred: usize,
     /// How long a client may take for its greeting.
     pub greeting_time: Duration,
-    /// Rings of clients, and how long to look before sleeping.
+    /// Rings of clients, how many clients and bytes of these one node may have, and how long to look before sleeping. Who
+    /// comes beyond is refused with [`Code::ResourceExhausted`].
     pub listener: ListenerOptions,
     /// The ports of the group that it belongs to: the first, and how many. Clients that
     /// [spread](crate::ClientOptions::spread) choose one of these.
@@ -45,10 +46,15 @@ pub struct ServerOptions {
 }
 
 impl Default for ServerOptions {
-    /// 1024 clients with 4 MiB of rings each, 4096 calls that are answered later, 5 s for a greeting, no
+    /// 1024 clients with 4 MiB of rings each, of one node 256 with 256 MiB together, 4096 calls that are answered later, 5 s for a greeting, no
     /// group.
     fn default() -> ServerOptions {
-        let listener = ListenerOptions { ring_bytes_max: 4 << 20, ..ListenerOptions::default() };
+        let listener = ListenerOptions {
+            ring_bytes_max: 4 << 20,
+            pairs_per_peer: 256,
+            bytes_per_peer: 256 << 20,
+            ..ListenerOptions::default()
+        };
         ServerOptions {
             limits: Limits::default(),
             clients: 1024,

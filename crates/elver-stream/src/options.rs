@@ -83,7 +83,8 @@ impl ListenerOptions {
     pub(crate) fn ring(&self) -> elver_ring::ListenerOptions {
         let ListenerOptions { buffer_bytes_max: ring_bytes_max, spin, huge_pages, .. } = *self;
         let application = APPLICATION;
-        elver_ring::ListenerOptions { ring_bytes_max, huge_pages, spin, application }
+        let default = elver_ring::ListenerOptions::default();
+        elver_ring::ListenerOptions { ring_bytes_max, huge_pages, spin, application, ..default }
     }
 }
 

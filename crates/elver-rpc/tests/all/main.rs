@@ -7,6 +7,7 @@ mod deaths;
 mod examples;
 mod hostile;
 mod protocol;
+mod shares;
 
 /// What is hot allocates nothing: `allocations` counts.
 #[global_allocator]
