@@ -1,8 +1,7 @@
-use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-use elver::Session;
+use elver::{Session, SessionCell};
 use elver_ring::Listener;
 
 use crate::environment::Launched;
@@ -21,7 +20,7 @@ use crate::{Address, Error, Options, Payload, Region, Source, TAG_MAX, Tag};
 /// It ends by [`Group::finish`]. Dropped before, it leaves, as one that dies does: what it sent whole still arrives.
 #[derive(Clone)]
 pub struct Group {
-    pub(crate) inner: Rc<RefCell<Inner>>,
+    pub(crate) inner: Rc<SessionCell<Inner>>,
     rank: u32,
     size: u32,
 }
@@ -99,7 +98,7 @@ impl Group {
     ) -> Result<Group, Error> {
         let inner = Inner::new(session, join(session, listener, place, &options)?, &options);
         let (rank, size) = (inner.rank, inner.size());
-        Ok(Group { inner: Rc::new(RefCell::new(inner)), rank, size })
+        Ok(Group { inner: Rc::new(SessionCell::new(session, inner)), rank, size })
     }
 
     /// This rank, from 0 on.

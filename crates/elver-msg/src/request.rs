@@ -1,7 +1,8 @@
-use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
+
+use elver::SessionCell;
 
 use crate::inner::Inner;
 use crate::protocol::{Held, Lent, RequestId, Status};
@@ -9,7 +10,7 @@ use crate::{Error, Payload};
 
 /// A send or a receive that goes on. Whoever drops it does not want to know how it ends.
 pub struct Request {
-    inner: Rc<RefCell<Inner>>,
+    inner: Rc<SessionCell<Inner>>,
     pub(crate) id: RequestId,
     sends: bool,
     taken: bool,
@@ -25,11 +26,11 @@ pub struct Completed {
 }
 
 impl Request {
-    pub(crate) fn send(inner: &Rc<RefCell<Inner>>, id: RequestId) -> Request {
+    pub(crate) fn send(inner: &Rc<SessionCell<Inner>>, id: RequestId) -> Request {
         Request { inner: inner.clone(), id, sends: true, taken: false }
     }
 
-    pub(crate) fn receive(inner: &Rc<RefCell<Inner>>, id: RequestId) -> Request {
+    pub(crate) fn receive(inner: &Rc<SessionCell<Inner>>, id: RequestId) -> Request {
         Request { inner: inner.clone(), id, sends: false, taken: false }
     }
 
@@ -80,7 +81,7 @@ impl Request {
 
 /// Waits until one of some requests is over, at most so long; which.
 pub(crate) fn wait_any(
-    inner: &RefCell<Inner>,
+    inner: &SessionCell<Inner>,
     ids: &[RequestId],
     at_most: Option<Duration>,
 ) -> Result<Option<usize>, Error> {

@@ -83,9 +83,10 @@ impl Inbox {
                 continue;
             }
             greeted = true;
-            let mut waiting = self.waiting.borrow_mut();
-            if waiting.len() < WAITING_MAX {
-                waiting.push_back((message.source, bytes.to_vec()));
+            // What is dropped calls the session, so that nothing is borrowed then.
+            let has_room = self.waiting.borrow().len() < WAITING_MAX;
+            if has_room {
+                self.waiting.borrow_mut().push_back((message.source, bytes.to_vec()));
             } else {
                 self.dropped.set(self.dropped.get() + 1);
             }

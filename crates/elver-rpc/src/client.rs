@@ -5,11 +5,10 @@ mod connection;
 mod options;
 mod streams;
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use elver::{Gid, Session};
+use elver::{Gid, Session, SessionCell};
 
 use crate::error::Error;
 use crate::message::{Encoder, Message};
@@ -29,7 +28,7 @@ use connection::Connection;
 /// waited for or [`Client::flush`] is called. Answers come while something is waited for, or polled.
 #[derive(Clone)]
 pub struct Client {
-    connection: Rc<RefCell<Connection>>,
+    connection: Rc<SessionCell<Connection>>,
 }
 
 impl Client {
@@ -61,7 +60,7 @@ impl Client {
             }
             _ => first,
         };
-        Ok(Client { connection: Rc::new(RefCell::new(connection)) })
+        Ok(Client { connection: Rc::new(SessionCell::new(session, connection)) })
     }
 
     /// What the server said of itself: how many calls it takes at once, and how long ones.

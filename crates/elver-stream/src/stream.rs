@@ -1,10 +1,10 @@
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::Cell;
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use elver::{Gid, Session};
+use elver::{Gid, Session, SessionCell, SessionRefMut};
 use elver_ring::{Ends, Error, Wire};
 
 use crate::error;
@@ -16,7 +16,7 @@ use crate::{Options, StreamCounters};
 /// It belongs to its session's thread. Dropped, it ends: what was written still arrives, and the peer hears
 /// that this end neither writes nor reads any more.
 pub struct Stream {
-    state: RefCell<State>,
+    state: SessionCell<State>,
     /// Known where it was connected; else the node is asked.
     peer: Cell<Option<Gid>>,
     port: u16,
@@ -57,8 +57,10 @@ impl Stream {
     }
 
     pub(crate) fn new(ends: Ends, peer: Option<Gid>, port: u16, nodelay: bool) -> Stream {
+        let state = State::new(ends, nodelay);
+        let session = state.wire().vqp().session().clone();
         Stream {
-            state: RefCell::new(State::new(ends, nodelay)),
+            state: SessionCell::new(&session, state),
             peer: Cell::new(peer),
             port,
             nonblocking: Cell::default(),
@@ -214,7 +216,7 @@ impl Stream {
     }
 
     #[inline]
-    pub(crate) fn state(&self) -> RefMut<'_, State> {
+    pub(crate) fn state(&self) -> SessionRefMut<'_, State> {
         self.state.borrow_mut()
     }
 

@@ -5,7 +5,7 @@ mod awaited;
 mod entry;
 mod post;
 
-use std::cell::{Ref, RefCell, RefMut};
+use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::rc::{Rc, Weak};
@@ -34,24 +34,76 @@ pub struct Session {
 }
 
 /// What a session's handles share.
-pub(crate) struct Shared(RefCell<Inner>);
+pub(crate) struct Shared {
+    inner: RefCell<Inner>,
+    /// How many keep tasks from being woken.
+    holders: Cell<u32>,
+}
 
-/// It, in use. Handles that are kept no more go when it is not: they need it.
+/// No task is woken while this is there.
+pub(crate) struct Held<'a>(&'a Shared);
+
+impl Drop for Held<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let holders = self.0.holders.get() - 1;
+        self.0.holders.set(holders);
+        // One who uses the session still wakes them then.
+        if holders == 0
+            && let Ok(inner) = self.0.inner.try_borrow_mut()
+        {
+            drop(self.0.in_use(inner));
+        }
+    }
+}
+
+/// It, in use. Handles that are kept no more go when it is not, and tasks are woken then: both need it, a waker that runs
+/// its task at once as well.
 pub(crate) struct InUse<'a> {
     // Behind it, as fields go in their order.
     inner: RefMut<'a, Inner>,
+    holders: &'a Cell<u32>,
     released: Vec<Rc<Handle>>,
+    roused: Roused,
+}
+
+/// Tasks that are woken when this goes.
+#[derive(Default)]
+struct Roused(Vec<task::Waker>);
+
+impl Drop for Roused {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(task::Waker::wake);
+    }
 }
 
 impl Shared {
+    fn new(link: Link) -> Shared {
+        Shared { inner: RefCell::new(Inner::new(link)), holders: Cell::new(0) }
+    }
+
     #[inline]
     pub(crate) fn borrow(&self) -> Ref<'_, Inner> {
-        self.0.borrow()
+        self.inner.borrow()
     }
 
     #[inline]
     pub(crate) fn borrow_mut(&self) -> InUse<'_> {
-        InUse { inner: self.0.borrow_mut(), released: Vec::new() }
+        self.in_use(self.inner.borrow_mut())
+    }
+
+    #[inline]
+    fn in_use<'a>(&'a self, inner: RefMut<'a, Inner>) -> InUse<'a> {
+        let (released, roused) = (Vec::new(), Roused::default());
+        InUse { inner, holders: &self.holders, released, roused }
+    }
+
+    /// Keeps tasks from being woken until the last of these goes.
+    #[inline]
+    pub(crate) fn hold(&self) -> Held<'_> {
+        self.holders.set(self.holders.get() + 1);
+        Held(self)
     }
 }
 
@@ -76,6 +128,9 @@ impl Drop for InUse<'_> {
     fn drop(&mut self) {
         if !self.inner.released.is_empty() {
             self.released = std::mem::take(&mut self.inner.released);
+        }
+        if !self.inner.roused.is_empty() && self.holders.get() == 0 {
+            self.roused.0 = std::mem::take(&mut self.inner.roused);
         }
     }
 }
@@ -102,6 +157,8 @@ pub(crate) struct Inner {
     pub(crate) ready: VecDeque<Of>,
     /// Tasks that sleep until something was taken from the ring, by whomever.
     pub(crate) sleepers: Vec<task::Waker>,
+    /// Of these, those to be woken when the session is not in use.
+    roused: Vec<task::Waker>,
     /// Times that such were woken.
     pub(crate) news: u64,
     /// Handles to let go when the session is not in use.
@@ -179,7 +236,7 @@ const ROOM: usize = 4;
 impl Session {
     pub(crate) fn of(link: Link) -> Session {
         let socket = link.socket.clone();
-        Session { inner: Rc::new(Shared(RefCell::new(Inner::new(link)))), socket }
+        Session { inner: Rc::new(Shared::new(link)), socket }
     }
 }
 
@@ -191,6 +248,7 @@ impl Inner {
             cqs: FxHashMap::default(),
             ready: VecDeque::with_capacity(ROOM),
             sleepers: Vec::new(),
+            roused: Vec::new(),
             news: 0,
             released: Vec::new(),
             awaited: Vec::with_capacity(ROOM),
@@ -303,7 +361,7 @@ impl Inner {
     pub(crate) fn rouse(&mut self) {
         if !self.sleepers.is_empty() {
             self.news += 1;
-            self.sleepers.drain(..).for_each(task::Waker::wake);
+            self.roused.append(&mut self.sleepers);
         }
     }
 

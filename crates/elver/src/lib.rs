@@ -86,6 +86,7 @@ mod path;
 mod ready;
 mod regions;
 mod session;
+mod session_cell;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod vqp;
@@ -112,5 +113,6 @@ pub use mr::{Mr, SharedMemory};
 pub use options::SessionOptions;
 pub use path::SOCKET_VARIABLE;
 pub use ready::{Cq, Ready};
+pub use session_cell::{SessionCell, SessionRef, SessionRefMut};
 pub use vqp::{Message, Vqp};
 pub use waker::Waker;

@@ -1,4 +1,4 @@
-use std::cell::RefMut;
+use elver::SessionRefMut;
 
 use crate::inner::Inner;
 use crate::protocol::{Status, Wanted};
@@ -24,7 +24,7 @@ const COLLECTIVE: u32 = TAG_MAX + 1;
 
 /// One that goes on.
 pub(super) struct Operation<'a> {
-    inner: RefMut<'a, Inner>,
+    inner: SessionRefMut<'a, Inner>,
     what: What,
     number: u32,
 }

@@ -1,6 +1,7 @@
-use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::rc::Rc;
+
+use elver::SessionCell;
 
 use super::connection::{Connection, Wait};
 use crate::error::{Error, unreadable};
@@ -10,13 +11,13 @@ use crate::protocol::{CallId, Outcome};
 /// A call that is under way. Dropped, it is cancelled.
 #[must_use = "a call that is dropped is cancelled"]
 pub struct Call<Response> {
-    connection: Rc<RefCell<Connection>>,
+    connection: Rc<SessionCell<Connection>>,
     id: CallId,
     response: PhantomData<fn() -> Response>,
 }
 
 impl<Response: Message> Call<Response> {
-    pub(super) fn new(connection: Rc<RefCell<Connection>>, id: CallId) -> Call<Response> {
+    pub(super) fn new(connection: Rc<SessionCell<Connection>>, id: CallId) -> Call<Response> {
         Call { connection, id, response: PhantomData }
     }
 
@@ -72,7 +73,7 @@ impl<Response: Message> Call<Response> {
         })
     }
 
-    pub(super) fn connection(&self) -> &RefCell<Connection> {
+    pub(super) fn connection(&self) -> &SessionCell<Connection> {
         &self.connection
     }
 

@@ -1,13 +1,15 @@
 //! Waiting for many streams by the session's descriptor.
 
+use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::Wake;
 use std::time::{Duration, Instant};
 
-use crate::common::{SMALL, TestNode, WAIT, byte, config, pair, session_at};
+use crate::common::{SMALL, TestNode, WAIT, beside, byte, config, pair, session_at};
 use elver::Session;
 use elver_stream::{Interest, Listener, ListenerOptions, Options, Shutdown, Stream};
 use rustix::event::{Timespec, epoll};
@@ -219,6 +221,47 @@ fn news_that_another_takes_are_told_once() {
     assert!(told.0.swap(false, Ordering::Relaxed));
     take();
     assert!(!told.0.load(Ordering::Relaxed));
+}
+
+thread_local! {
+    /// What the waker below looks at, and how often it has.
+    static LOOKED_AT: RefCell<Vec<Rc<Stream>>> = const { RefCell::new(Vec::new()) };
+    static LOOKS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Runs its task when it is woken, on the spot.
+struct Looks;
+
+impl Wake for Looks {
+    fn wake(self: Arc<Looks>) {
+        for stream in LOOKED_AT.with_borrow(Vec::clone) {
+            stream.is_ready(Interest::Readable);
+        }
+        LOOKS.set(LOOKS.get() + 1);
+    }
+}
+
+/// A waker may run its task inside of `wake`, which then uses the stream whose call has woken it.
+#[test]
+fn a_task_that_its_waker_runs_at_once_finds_the_streams_free() {
+    let node = TestNode::start(config(34, 1));
+    let session = session_at(&node);
+    let (_listener, one, other) = beside(&session, SMALL);
+    let (one, other) = (Rc::new(one), Rc::new(other));
+    LOOKED_AT.set(vec![one.clone(), other.clone()]);
+    let waker = Arc::new(Looks).into();
+    for round in 1..=20 {
+        session.wake_on_news(&waker);
+        (&*one).write_all(&[7]).unwrap();
+        (&*one).flush().unwrap();
+        (&*other).read_exact(&mut [0]).unwrap();
+        let began = Instant::now();
+        while LOOKS.get() < round {
+            one.is_ready(Interest::Both);
+            assert!(began.elapsed() < WAIT.unwrap());
+        }
+    }
+    LOOKED_AT.take();
 }
 
 /// What is ready is told without a word to the peer.

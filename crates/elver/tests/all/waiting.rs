@@ -1,13 +1,17 @@
 //! Waiting by a descriptor, over all that a session has, and until somebody ends it.
 
+use std::cell::{Cell, RefCell};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Waker;
 use std::time::Duration;
 
 use elver::{
-    Completed, Error, Mr, Ready, SendOp, Session, SessionOptions, Vqp, VqpOptions, VqpState, Wc,
-    WcStatus,
+    Completed, Error, Mr, Ready, SendOp, Session, SessionCell, SessionOptions, Vqp, VqpOptions,
+    VqpState, Wc, WcStatus,
 };
 use rustix::event::epoll;
 use rustix::time::Timespec;
@@ -303,4 +307,74 @@ fn a_signal_ends_a_wait_that_sleeps_if_it_shall() {
     done.store(1, Ordering::Relaxed);
     signals.join().unwrap();
     assert!(matches!(ended, Err(Error::TimedOut)), "{ended:?}");
+}
+
+thread_local! {
+    /// What the waker below calls.
+    static AT_ONCE: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
+}
+
+/// Runs its task when it is woken, on the spot.
+struct Inline;
+
+impl std::task::Wake for Inline {
+    fn wake(self: Arc<Inline>) {
+        let task = AT_ONCE.take();
+        let mut task = task.expect("it is woken once");
+        task();
+    }
+}
+
+/// A waker may run its task inside of `wake`, which then uses the session, and what is kept of it: each of these calls was
+/// in use itself.
+#[test]
+fn a_task_that_its_waker_runs_at_once_finds_the_session_free() {
+    let node = TestNode::start(config(188, 1));
+    let session = sleepy(&node);
+    let mr = session.alloc(4096, ALL).unwrap();
+    let vqp = connected(&session, &node);
+    let kept = Rc::new(SessionCell::new(&session, 0));
+    let sleeping = |runs: &Rc<Cell<u32>>| {
+        let (session, kept, runs) = (session.clone(), kept.clone(), runs.clone());
+        AT_ONCE.set(Some(Box::new(move || {
+            session.poll().unwrap();
+            *kept.borrow_mut() += 1;
+            runs.set(runs.get() + 1);
+        })));
+    };
+    let waker = Waker::from(Arc::new(Inline));
+    let runs = Rc::new(Cell::new(0));
+    let mut wcs = [Wc::default()];
+    // A look, a wait and a disarm each wake.
+    let calls: [&mut dyn FnMut(); 3] = [
+        &mut || {
+            while runs.get() == 0 {
+                session.poll().unwrap();
+            }
+        },
+        &mut || {
+            session.wait_ready(WAIT).unwrap();
+        },
+        &mut || session.disarm().unwrap(),
+    ];
+    for call in calls {
+        runs.set(0);
+        read(&vqp, &mr, 1);
+        sleeping(&runs);
+        session.wake_on_news(&waker);
+        call();
+        assert_eq!(runs.get(), 1);
+        vqp.wait_cq(&mut wcs, WAIT).unwrap();
+    }
+    // Of what is borrowed beside the session it hears when that is free.
+    runs.set(0);
+    read(&vqp, &mr, 1);
+    sleeping(&runs);
+    session.wake_on_news(&waker);
+    let mut value = kept.borrow_mut();
+    vqp.wait_cq(&mut wcs, WAIT).unwrap();
+    *value += 10;
+    assert_eq!(runs.get(), 0);
+    drop(value);
+    assert_eq!((runs.get(), *kept.borrow()), (1, 14));
 }
