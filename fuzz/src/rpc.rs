@@ -44,6 +44,10 @@ impl Outlet for Pipe {
         self.frames.push(frame);
         Ok(true)
     }
+
+    fn is_in_doubt(&self) -> bool {
+        false
+    }
 }
 
 struct Ends {

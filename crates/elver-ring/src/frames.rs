@@ -11,6 +11,7 @@ pub struct FrameSender<C: Carrier> {
     scratch: Vec<u8>,
     /// Something was put there that may not have gone.
     unflushed: bool,
+    in_doubt: bool,
 }
 
 /// The end that they come out by.
@@ -23,7 +24,7 @@ pub struct FrameReceiver<C: Carrier> {
 impl<C: Carrier> FrameSender<C> {
     /// Of a ring that nothing else is sent by.
     pub fn new(sender: Sender<C>) -> FrameSender<C> {
-        FrameSender { sender, scratch: Vec::new(), unflushed: false }
+        FrameSender { sender, scratch: Vec::new(), unflushed: false, in_doubt: false }
     }
 
     /// Bytes of the longest frame, its header included.
@@ -34,7 +35,8 @@ impl<C: Carrier> FrameSender<C> {
     /// Puts a frame in, its body of so many bytes filled in place where it lies in one piece; false if there is no room.
     ///
     /// # Errors
-    /// As [`Sender::try_reserve`], but for [`Error::Full`].
+    /// As [`Sender::try_reserve`], but for [`Error::Full`]. [`FrameSender::is_in_doubt`] tells whether the frame may go all
+    /// the same.
     #[inline]
     pub fn put<const HEADER: usize>(
         &mut self,
@@ -61,9 +63,16 @@ impl<C: Carrier> FrameSender<C> {
             write(&mut self.scratch);
             room.fill(&self.scratch);
         }
-        room.commit()?;
         self.unflushed = true;
-        Ok(true)
+        let committed = room.commit();
+        self.in_doubt |= committed.is_err();
+        committed.map(|()| true)
+    }
+
+    /// Whether a frame failed that stands in the ring: some of it may be under way, or goes by a later call, the sender's
+    /// end as well.
+    pub fn is_in_doubt(&self) -> bool {
+        self.in_doubt
     }
 
     /// Lets go what waits for its batch to be full. Frames that find no room below, because there is none for long or what

@@ -14,7 +14,6 @@ use crate::error::Error;
 use crate::message::{Encoder, Message};
 use crate::method::Method;
 use crate::protocol::{Begun, CallerCounters, Greeting};
-use crate::status::Executed;
 
 pub use call::Call;
 pub use options::ClientOptions;
@@ -95,7 +94,8 @@ impl Client {
     ///
     /// # Errors
     /// Nothing was sent: `Code::ResourceExhausted` if it is too long or too many are under way,
-    /// `Code::Unavailable` if the connection is over.
+    /// `Code::Unavailable` if the connection is over. If that ends in this very call, the request may have gone:
+    /// [`Error::executed`] tells.
     pub fn start<Request: Message, Response: Message>(
         &self,
         method: Method<Request, Response>,
@@ -157,9 +157,9 @@ impl Client {
                 drop(connection);
                 Ok(Call::new(self.connection.clone(), id))
             }
-            Err(status) => {
+            Err((status, executed)) => {
                 let cause = connection.cause();
-                Err(Error { cause, ..Error::new(status, Executed::No) })
+                Err(Error { cause, ..Error::new(status, executed) })
             }
         }
     }

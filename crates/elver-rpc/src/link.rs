@@ -55,4 +55,8 @@ impl Outlet for Outgoing {
     fn put(&mut self, header: &Header, fill: impl FnMut(&mut [u8])) -> Result<bool, Error> {
         self.0.put(&header.encode(), header.len as usize, fill)
     }
+
+    fn is_in_doubt(&self) -> bool {
+        self.0.is_in_doubt()
+    }
 }

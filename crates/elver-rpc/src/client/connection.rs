@@ -9,7 +9,7 @@ use elver_ring::{Carrier, Pause};
 use super::options::ClientOptions;
 use crate::error::{Error, ring_status};
 use crate::link::Link;
-use crate::protocol::{Begun, CallId, Caller, Greeting};
+use crate::protocol::{Begun, CallId, Caller, Greeting, Outlet};
 use crate::ring::APPLICATION;
 use crate::status::{Code, Executed, Status};
 
@@ -79,13 +79,14 @@ impl Connection {
         now_us: u64,
         call: Begun,
         encode: impl FnMut(&mut [u8]),
-    ) -> Result<CallId, Status> {
+    ) -> Result<CallId, (Status, Executed)> {
         match self.caller.begin(now_us, call, encode, &mut self.link.outgoing) {
-            Ok(begun) => begun,
+            Ok(begun) => begun.map_err(|status| (status, Executed::No)),
             Err(error) => {
                 let status = ring_status(&error);
                 self.failed(error);
-                Err(status)
+                let may_go = self.link.outgoing.is_in_doubt();
+                Err((status, if may_go { Executed::Maybe } else { Executed::No }))
             }
         }
     }

@@ -17,6 +17,9 @@ pub trait Outlet {
     /// # Errors
     /// It takes no more.
     fn put(&mut self, header: &Header, fill: impl FnMut(&mut [u8])) -> Result<bool, Self::Error>;
+
+    /// Whether a frame for which it failed may go all the same.
+    fn is_in_doubt(&self) -> bool;
 }
 
 /// The longest body of a frame is no shorter, so that greetings fit.
@@ -136,7 +139,7 @@ impl Outbox {
         self.ready(call.slot);
     }
 
-    /// Whether the slot has a request of which nothing has gone.
+    /// Whether the slot has a request of which nothing has gone, nor can go without this.
     pub(super) fn is_unasked(&self, slot: u32) -> bool {
         let out = &self.outs[slot as usize];
         !out.begun && out.pending.is_some_and(|pending| pending.kind == Kind::Request)
@@ -238,8 +241,13 @@ impl Out {
                 header.flags &= !FLAG_END;
             }
             let body = &self.bytes[self.at..self.at + len];
-            if !outlet.put(&stamped(header, now_us), |room| room.copy_from_slice(body))? {
-                return Ok(Step::Full);
+            match outlet.put(&stamped(header, now_us), |room| room.copy_from_slice(body)) {
+                Ok(true) => {}
+                Ok(false) => return Ok(Step::Full),
+                Err(error) => {
+                    self.begun |= outlet.is_in_doubt();
+                    return Err(error);
+                }
             }
             (self.at, self.begun) = (self.at + len, true);
             if len < left {

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::common::{TestNode, WAIT, config, serve, session_at};
-use elver::{Gid, Session};
+use elver::{Gid, Ready, Session};
 use elver_rpc::{
     Client, ClientOptions, Code, Executed, Method, Responder, Server, ServerOptions, Sink, Status,
 };
@@ -130,4 +130,30 @@ fn a_client_that_is_killed_is_forgotten() {
     let counters = serving.stop();
     assert_eq!((counters.clients, counters.accepted), (1, 2));
     assert_eq!((counters.deferred, counters.calls.answers_dropped), (0, 1));
+}
+
+/// What stands in the ring when its connection fails may be under way.
+#[test]
+fn a_call_that_the_connection_fails_with_may_have_gone() {
+    let node = TestNode::start(config(33, 1));
+    let serving = serve(&node, ServerOptions::default(), |server| {
+        server.on(ADD, |(one, other), _| Ok(one + other));
+    });
+    let session = session_at(&node);
+    let mut options = ClientOptions::default();
+    // Each request goes by itself.
+    options.ring.there = options.ring.there.unbatched();
+    let client = Client::connect(&session, node.gid, serving.port, options, WAIT).unwrap();
+    assert_eq!(client.call(ADD, &(1, 2), WAIT).unwrap(), 3);
+    serving.stop();
+    // The session knows it before the client has looked.
+    let began = Instant::now();
+    let has_failed = |ready: Vec<Ready>| {
+        ready.iter().any(|ready| matches!(ready, Ready::Vqp(vqp) if vqp.failure().is_some()))
+    };
+    while !has_failed(session.poll_ready().unwrap()) {
+        assert!(began.elapsed() < WAIT.unwrap(), "the server's end is missed");
+    }
+    let error = client.start(ADD, &(1, 2), WAIT).unwrap_err();
+    assert_eq!((error.code(), error.executed), (Code::Unavailable, Executed::Maybe));
 }

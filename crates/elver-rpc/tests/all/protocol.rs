@@ -40,6 +40,10 @@ impl Outlet for Pipe {
         self.frames.push_back(frame);
         Ok(true)
     }
+
+    fn is_in_doubt(&self) -> bool {
+        false
+    }
 }
 
 /// What a message of so many bytes has in it.
@@ -576,4 +580,38 @@ fn versions_that_differ_are_told_by_either_end() {
     refused[0] = 3;
     caller.handle(&refused).unwrap();
     assert!(caller.over().unwrap().message.contains("3.0"));
+}
+
+/// An outlet that fails, with a frame that may go all the same, or that cannot.
+struct Failing {
+    in_doubt: bool,
+}
+
+impl Outlet for Failing {
+    type Error = ();
+
+    fn put(&mut self, _: &Header, _: impl FnMut(&mut [u8])) -> Result<bool, ()> {
+        Err(())
+    }
+
+    fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+}
+
+#[test]
+fn a_request_that_may_go_though_its_outlet_failed_may_have_been_done() {
+    for (in_doubt, expected) in [(true, Executed::Maybe), (false, Executed::No)] {
+        let (mut caller, _, mut there, _) = pair(LIMITS);
+        there.room = 0;
+        let [first, behind] =
+            [8, 8].map(|len| caller.begin(0, call(len), |_| {}, &mut there).unwrap().unwrap());
+        assert_eq!(caller.transmit(0, &mut Failing { in_doubt }), Err(()));
+        caller.disconnect(&Status::new(Code::Unavailable, "it is gone"));
+        let outcomes = [(first, expected), (behind, Executed::No)];
+        for (call, expected) in outcomes {
+            let Some(Outcome::Failed(_, executed)) = caller.outcome(call) else { panic!() };
+            assert_eq!(*executed, expected, "in doubt: {in_doubt}");
+        }
+    }
 }
