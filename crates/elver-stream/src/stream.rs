@@ -13,8 +13,9 @@ use crate::{Options, StreamCounters};
 
 /// A connected stream of bytes, both ways. As std's `TcpStream`; what differs the crate's page says.
 ///
-/// It belongs to its session's thread. Dropped, it ends: what was written still arrives, and the peer hears
-/// that this end neither writes nor reads any more.
+/// It belongs to its session's thread. Dropped, it ends: the drop waits, a quarter of a second at most, until what was
+/// written has arrived, and the peer hears that this end neither writes nor reads any more. If it has not arrived by
+/// then, what is missing is lost, and the peer hears of a reset: [`Stream::close`] and [`Stream::finish`] wait longer.
 pub struct Stream {
     state: SessionCell<State>,
     /// Known where it was connected; else the node is asked.
@@ -165,8 +166,8 @@ impl Stream {
         self.state().has_peer_ended().map_err(error::of)
     }
 
-    /// As dropping it, but without waiting until what was written is on its way, for which a stream that is dropped waits
-    /// up to a quarter of a second.
+    /// As dropping it, but without waiting until what was written has arrived, and without an end of that wait: poll it
+    /// until it says so, or as long as you like.
     pub fn close(self) -> Closing {
         let wire = self.state().wire().clone();
         drop(self);
@@ -368,11 +369,11 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// A stream that ends. Dropped, what is not on its way is lost, and the peer may hear of a reset.
+/// A stream that ends. Dropped, what has not arrived is lost, and the peer may hear of a reset.
 pub struct Closing(Wire);
 
 impl Closing {
-    /// Whether all is on its way, or never will be.
+    /// Whether all has arrived, or never will.
     pub fn poll(&mut self) -> bool {
         self.0.is_settled()
     }
