@@ -133,6 +133,20 @@ impl<C: Carrier> Receiver<C> {
         Ok(())
     }
 
+    /// As [`Receiver::stop`], but waits for no room below: [`Receiver::poll`] says it when there is some.
+    ///
+    /// # Errors
+    /// [`Error::Carrier`].
+    pub fn begin_stop(&mut self) -> Result<(), Error> {
+        self.protocol.stop();
+        self.drive()
+    }
+
+    /// Whether something is due that found no room below.
+    pub fn is_held_up(&self) -> bool {
+        self.protocol.due().is_some()
+    }
+
     /// Says nothing more, not even that it reads no more, when it is dropped.
     pub fn abandon(&mut self) {
         self.abandoned = true;

@@ -184,6 +184,16 @@ impl<C: Carrier> Sender<C> {
         self.post_all()
     }
 
+    /// As [`Sender::end`], but waits for no room below: what finds none goes by a later call that polls
+    /// ([`Sender::is_held_up`]).
+    ///
+    /// # Errors
+    /// As [`Sender::flush`].
+    pub fn begin_end(&mut self) -> Result<(), Error> {
+        self.protocol.end();
+        self.drive().map(drop)
+    }
+
     /// Ends, and waits until the receiver has read everything, at most so long.
     ///
     /// # Errors

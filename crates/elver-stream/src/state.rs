@@ -33,6 +33,7 @@ pub(crate) struct State {
     piece_bytes_max: usize,
     reads_no_more: bool,
     is_abandoned: bool,
+    is_closing: bool,
     /// Of waits by the session's descriptor.
     pause: Pause,
     counters: StreamCounters,
@@ -52,6 +53,7 @@ impl State {
             piece_bytes_max,
             reads_no_more: false,
             is_abandoned: false,
+            is_closing: false,
             pause: Pause::new(None),
             counters: StreamCounters::default(),
         }
@@ -256,6 +258,27 @@ impl State {
         self.sender.end().map_err(|error| self.reason(error))
     }
 
+    /// Ends both directions, and waits for no room below: [`State::is_settled`] goes on with it.
+    pub(crate) fn begin_close(&mut self) {
+        if self.is_abandoned {
+            return;
+        }
+        self.is_closing = true;
+        // Whoever is gone needs not hear of it.
+        let _ = self.sender.begin_end();
+        let _ = self.receiver.begin_stop();
+    }
+
+    /// Whether all has arrived, as far as it will.
+    pub(crate) fn is_settled(&mut self) -> bool {
+        if self.is_abandoned {
+            return self.wire().is_settled();
+        }
+        let polled = self.sender.poll().and_then(|()| self.receiver.poll());
+        let is_posted = !self.sender.is_held_up() && !self.receiver.is_held_up();
+        self.wire().is_settled() && (is_posted || polled.is_err())
+    }
+
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
         self.reads_no_more = true;
         self.receiver.stop()
@@ -268,7 +291,7 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        if self.is_abandoned {
+        if self.is_abandoned || self.is_closing {
             return;
         }
         // All that was written goes out, and the end behind it; whoever is gone needs not hear of it.

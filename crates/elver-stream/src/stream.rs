@@ -5,7 +5,9 @@ use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use elver::{Gid, Session, SessionCell, SessionRefMut};
-use elver_ring::{Ends, Error, Wire};
+#[cfg(feature = "tokio")]
+use elver_ring::Wire;
+use elver_ring::{Ends, Error};
 
 use crate::error;
 use crate::state::State;
@@ -169,9 +171,9 @@ impl Stream {
     /// As dropping it, but without waiting until what was written has arrived, and without an end of that wait: poll it
     /// until it says so, or as long as you like.
     pub fn close(self) -> Closing {
-        let wire = self.state().wire().clone();
-        drop(self);
-        Closing(wire)
+        let mut state = self.state.into_inner();
+        state.begin_close();
+        Closing(state)
     }
 
     /// Ends both directions without the word that each is ended: the peer reads what has arrived, and then hears
@@ -370,7 +372,7 @@ impl fmt::Debug for Stream {
 }
 
 /// A stream that ends. Dropped, what has not arrived is lost, and the peer may hear of a reset.
-pub struct Closing(Wire);
+pub struct Closing(State);
 
 impl Closing {
     /// Whether all has arrived, or never will.
@@ -381,7 +383,7 @@ impl Closing {
 
 impl fmt::Debug for Closing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Closing").field(&self.0).finish()
+        f.debug_tuple("Closing").field(self.0.wire()).finish()
     }
 }
 

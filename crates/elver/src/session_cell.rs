@@ -31,6 +31,11 @@ impl<T> SessionCell<T> {
         SessionCell { session: session.clone(), value: RefCell::new(value) }
     }
 
+    /// The value.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+
     /// As [`RefCell::borrow`].
     ///
     /// # Panics

@@ -66,7 +66,8 @@ fn rings_of_messages_are_no_streams() {
 /// An end that is made by hand: `elver_ring`'s greeting, with the streams' word.
 struct Raw {
     vqp: Vqp,
-    _memory: [Mr; 2],
+    cells: Mr,
+    _slots: Mr,
     peer_cells: RemoteAddr,
     peer_slots: RemoteAddr,
 }
@@ -96,7 +97,7 @@ impl Raw {
         assert_eq!(word(0) >> 48, 2, "it is welcome");
         let remote = |at| RemoteAddr { addr: word(at), rkey: word(at + 1) as u32 };
         let (peer_cells, peer_slots) = (remote(9), remote(11));
-        Raw { vqp, _memory: [cells, slots], peer_cells, peer_slots }
+        Raw { vqp, cells, _slots: slots, peer_cells, peer_slots }
     }
 
     /// Writes there, and waits until it is there.
@@ -272,6 +273,8 @@ fn a_head_that_cannot_be_ends_the_stream() {
 #[test]
 fn a_peer_that_takes_no_waking_keeps_nobody_who_closes() {
     const WAKINGS: u64 = 30;
+    const MORE: u64 = 150;
+    const ENDED: u64 = 1 << 63;
     let (closed, is_closed) = mpsc::channel::<()>();
     let mut config = config(56, 1);
     // Of messages that nobody takes a node holds some, and then halts who sends them.
@@ -292,6 +295,10 @@ fn a_peer_that_takes_no_waking_keeps_nobody_who_closes() {
                 raw.vqp.post_recv(&[RecvWr { wr_id: 3, sges: &[bells.sge(0, 128)] }]).unwrap();
                 complete(&raw.vqp);
             }
+            // What waited for its turn at the sender is not lost, nor the end behind it.
+            wait_for("all that was written", || {
+                (raw.cells.read_u64(0).unwrap() == ENDED | (WAKINGS + MORE)).then_some(())
+            });
         },
         |mut stream| {
             let mut heard = 0;
@@ -301,6 +308,11 @@ fn a_peer_that_takes_no_waking_keeps_nobody_who_closes() {
                     assert_eq!(stream.write(b"x").unwrap(), 1);
                     stream.flush().unwrap();
                 }
+            }
+            // More than may be under way.
+            stream.set_nodelay(true);
+            for _ in 0..MORE {
+                assert_eq!(stream.write(b"x").unwrap(), 1);
             }
             let mut closing = stream.close();
             for _ in 0..1_000 {
