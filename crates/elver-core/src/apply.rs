@@ -52,6 +52,7 @@ impl<D: Device> Core<D> {
                     self.want_lane(peer, class, now);
                 }
             }
+            Effect::PeerPast(id) => self.fail_past(id, now),
             Effect::LinkErrored(qp) => self.link_errored(qp, now),
             Effect::Restart(lane) => self.try_restart(lane, now),
         }

@@ -50,6 +50,8 @@ pub(crate) enum Effect {
     },
     /// VQPs or operations of a class wait for a lane to a peer.
     WantLane(PeerId, Class),
+    /// What a VQP was connected to has gone, and another is in its place.
+    PeerPast(VqpId),
     /// Nobody is at the other end of a link any longer.
     LinkErrored(Qp),
     /// Something was settled that a lane which has failed may have waited for.

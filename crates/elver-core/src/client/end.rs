@@ -6,6 +6,7 @@ use crate::client::accept::Acceptance;
 use crate::ids::{MaybeVqp, PeerId};
 use crate::messaging::message::Kind;
 use crate::messaging::notes::Note;
+use crate::rc::link::{Purpose, RcLink};
 use crate::vqp::phase::Phase;
 use crate::vqp::{Vqp, Wait};
 use crate::{ConnectError, Core, Event, VqpId};
@@ -101,7 +102,11 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone is detached");
         };
-        self.links.ended_leases.extend(vqp.lease.take());
+        // Its link may have gone before, and the number be another's by now.
+        let lease = vqp.lease.take();
+        let is_its = |link: &RcLink| link.purpose == Purpose::Leased(Some(id));
+        let lease = lease.filter(|lease| self.links.rc.get(*lease).is_some_and(is_its));
+        self.links.ended_leases.extend(lease);
         if let Some(Acceptance { key, .. }) = vqp.accepted.take() {
             self.accepts.remove(&key, id);
             if let Some(entry) = self.peers.get_mut(key.1) {

@@ -2,6 +2,7 @@
 
 use elver_verbs::{Device, VerbsError, Via};
 
+use crate::effects::Effect;
 use crate::ids::{LaneIx, MaybeVqp, PeerId};
 use crate::keep_alive::Watched;
 use crate::pool::lane::LaneKind;
@@ -83,7 +84,7 @@ impl<D: Device> Core<D> {
     /// Moves a connected VQP of which nothing is in flight to a DC lane: the QP that it was on is
     /// gone, or down. Returns whether it is on one.
     pub(crate) fn move_to_dc(&mut self, id: VqpId) -> bool {
-        let Some(vqp) = self.vqps.get_mut(id) else {
+        let Some(vqp) = self.vqps.get(id) else {
             bug!("a VQP that is gone moves");
             return false;
         };
@@ -92,7 +93,12 @@ impl<D: Device> Core<D> {
             bug!("a VQP moves that is connected to nobody");
             return false;
         };
-        if vqp.inflight > 0 || self.lacks_dc(peer) || self.address_of(peer).is_err() {
+        let inflight = vqp.inflight;
+        if self.is_to_past(vqp) {
+            self.effects.push(Effect::PeerPast(id));
+            return false;
+        }
+        if inflight > 0 || self.lacks_dc(peer) || self.address_of(peer).is_err() {
             return false;
         }
         let Some(entry) = self.peers.get(peer) else {

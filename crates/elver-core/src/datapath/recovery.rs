@@ -53,7 +53,7 @@ impl<D: Device> Core<D> {
         (peer, dest): (PeerId, Option<Dest>),
         now: Time,
     ) -> Verdict {
-        let is_past = self.is_past(peer, dest);
+        let is_past = self.is_past(lane, peer, dest);
         let entry = &mut self.lanes.lanes[lane];
         let rc = matches!(entry.kind, LaneKind::Rc { .. });
         if entry.state == LaneState::Running {
@@ -77,8 +77,11 @@ impl<D: Device> Core<D> {
             WcStatus::WrFlushErr if rc => Verdict::Unsure,
             WcStatus::WrFlushErr => Verdict::Repeatable,
             WcStatus::RetryExcErr | WcStatus::RnrRetryExcErr => {
-                if !is_past {
+                // Who is connected by an RC QP to what the peer was has lost it.
+                if !is_past || rc {
                     entry.dead = Some(peer);
+                }
+                if !is_past {
                     self.forget_record(peer);
                 }
                 Verdict::Guilty(status)
@@ -89,10 +92,18 @@ impl<D: Device> Core<D> {
 
     /// Whether a WR went to where its peer is known to be no longer: that nobody answers there says nothing
     /// of the peer.
-    fn is_past(&self, peer: PeerId, dest: Option<Dest>) -> bool {
-        let record = self.peers.get(peer).and_then(|entry| entry.record);
-        matches!((dest, record), (Some(Dest::Dc { remote_dctn, .. }), Some(record))
-            if record.dctn != remote_dctn)
+    fn is_past(&self, lane: LaneIx, peer: PeerId, dest: Option<Dest>) -> bool {
+        let Some(record) = self.peers.get(peer).and_then(|entry| entry.record) else { return false };
+        match dest {
+            Some(Dest::Dc { remote_dctn, .. }) => record.dctn != remote_dctn,
+            // Over an RC QP that was agreed on with what the peer was.
+            _ => self.links.rc.by_lane(lane).and_then(|link| self.links.rc.get(link)).is_some_and(
+                |link| {
+                    let now = (record.control_qpn, record.control_qkey());
+                    (link.control.qpn, link.control.qkey) != now
+                },
+            ),
+        }
     }
 
     /// Sets a failing lane going again, once nothing is outstanding on it.

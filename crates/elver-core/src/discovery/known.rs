@@ -17,6 +17,11 @@ impl<D: Device> Core<D> {
             // It fails only if it is no handle, and then there is nothing to free.
             let _ = self.device.destroy_ah(ah);
         }
+        // Its number was another's before, who may have sent the last message.
+        let is_anothers = |(known, last): (Gid, PeerId)| last == peer && known != gid;
+        if self.sender_last.is_some_and(is_anothers) {
+            self.sender_last = None;
+        }
         Some(peer)
     }
 

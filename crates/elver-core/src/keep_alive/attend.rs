@@ -123,7 +123,9 @@ impl<D: Device> Core<D> {
             let counts = |vqp: &Vqp| vqp.watched_node() == Some(key) && vqp.phase.is_connected();
             let vqps = self.vqps_to(key.peer).take(SAMPLES).filter(|(_, vqp)| counts(vqp));
             for (into, (id, vqp)) in samples.iter_mut().zip(vqps) {
-                *into = Some((id, vqp.sq.done.wrapping_add(vqp.rq.head)));
+                // Receives of one that is bound are taken by anybody's messages.
+                let received = if vqp.bound.is_some() { 0 } else { vqp.rq.head };
+                *into = Some((id, vqp.sq.done.wrapping_add(received)));
             }
         }
         Facts { to, refuted, own: entry.gid == self.gid, samples }

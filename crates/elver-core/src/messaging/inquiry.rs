@@ -83,6 +83,14 @@ impl<D: Device> Core<D> {
         self.fail(id, now);
     }
 
+    /// A VQP fails if its peer is another now than it was connected to.
+    pub(crate) fn fail_past(&mut self, id: VqpId, now: Time) {
+        let Some(vqp) = self.vqps.get(id).filter(|vqp| self.is_to_past(vqp)) else { return };
+        let gid = vqp.peer.map(|peer| self.gid_of(peer)).unwrap_or_default();
+        self.stats.vqps_forsaken += 1;
+        self.fail_for(id, ConnectError::PeerGone { gid }, now);
+    }
+
     /// Asks after the messages that were not read for long, and ends what is due of them. Whether there was
     /// any.
     pub(crate) fn attend_unread(&mut self, now: Time) -> bool {
@@ -164,8 +172,11 @@ impl<D: Device> Core<D> {
     /// connected to it fails, also if it only waits for a message.
     pub(crate) fn parted(&mut self, from: PeerId, header: &Header, now: Time) {
         let id = if header.dst_vqp == 0 {
+            // Of an earlier connection of a VQP with the same number, it means nothing to this one.
+            let nonce = (header.cookie >> 32) as u32;
             let accepted = |bound| self.accepts.get(&(bound, from, header.src_vqp));
-            self.target_of(header).and_then(accepted).map(|(accepted, _)| accepted)
+            let accepted = self.target_of(header).and_then(accepted);
+            accepted.filter(|(_, heard)| *heard == nonce).map(|(accepted, _)| accepted)
         } else {
             self.sender_named(from, header).map(|vqp| vqp.id)
         };

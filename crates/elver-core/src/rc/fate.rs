@@ -139,14 +139,15 @@ impl<D: Device> Core<D> {
         };
         let entry = &mut self.lanes.lanes[lane];
         let flushed = core::mem::take(&mut entry.flushed);
-        let all: u32 = flushed.iter().map(|one| one.psns).sum();
+        // More than 32 bits hold, where hundreds of WRs have 2 GB each.
+        let all: u64 = flushed.iter().map(|one| u64::from(one.psns)).sum();
         let Some(path) = &entry.path else {
             bug!("the fate of what was flushed over DC is asked for");
             return true;
         };
-        let first = path.psn.wrapping_sub(all);
+        let first = path.psn.wrapping_sub(all as u32);
         let done = match reached {
-            Some(Some(psn)) => Some(psn.wrapping_sub(first) & PSN_MASK),
+            Some(Some(psn)) => Some(u64::from(psn.wrapping_sub(first) & PSN_MASK)),
             Some(None) => Some(0),
             None => None,
         };
@@ -154,6 +155,7 @@ impl<D: Device> Core<D> {
         let done = done.filter(|done| *done <= all);
         let (mut at, mut suspicion) = (0, Suspicion::default());
         for Flushed { who, psns } in flushed {
+            let psns = u64::from(psns);
             let fate = match done {
                 None => Fate::Unknown,
                 Some(done) if at + psns <= done => Fate::Executed,

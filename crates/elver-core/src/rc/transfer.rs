@@ -15,6 +15,7 @@ use elver_verbs::{Class, Device, Via};
 use crate::VqpId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
+use crate::keep_alive::Watched;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::link::LinkState;
 use crate::vqp::Vqp;
@@ -65,6 +66,15 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// Whether what a VQP is connected to has gone, and its peer is another now: that one is not sent the rest of what the
+    /// first had the beginning of.
+    pub(crate) fn is_to_past(&self, vqp: &Vqp) -> bool {
+        let record = vqp.peer.and_then(|peer| self.peers.get(peer)).and_then(|entry| entry.record);
+        vqp.phase.is_connected()
+            && vqp.watched != Watched::Unknown
+            && record.is_some_and(|record| record.tag() != vqp.peer_tag)
+    }
+
     /// Switches the VQPs that move and of which nothing is under way any longer.
     pub(crate) fn switch_moved(&mut self) {
         while let Some(id) = self.links.moved.pop() {
@@ -106,6 +116,13 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get(id) else {
             return bug!("a VQP that was measured is gone");
         };
+        if self.is_to_past(vqp) {
+            self.leave_lane(id);
+            if let Some(vqp) = self.vqps.get_mut(id) {
+                (vqp.lane, vqp.dest) = (None, None);
+            }
+            return self.effects.push(Effect::PeerPast(id));
+        }
         let (old, class) = (vqp.lane, vqp.class);
         let Some(peer) = vqp.peer else {
             return bug!("a VQP takes another lane that is connected to nobody");

@@ -607,9 +607,16 @@ fn who_has_lost_its_link_asks_who_the_peer_is_now() {
     cluster.register(2);
     let far = cluster.region(2, 64, ALL);
     far.fill(0, &[5; 64]);
-    cluster.post(1, rests, &[wr(2, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
-    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
-    assert_eq!(info(&cluster, 1, rests).via, Some(Via::DcCached));
+    let read = |cluster: &mut Cluster, vqp| {
+        cluster.post(1, vqp, &[wr(2, SendOp::Read(far.remote(0)), &[near.sge(0, 64)])]);
+        cluster.take_one(1).wc.status
+    };
+    // What it had sent before was another's to have: it fails, and is not handed on.
+    assert_eq!(read(&mut cluster, rests), WcStatus::WrFlushErr);
+    assert_eq!(cluster.nodes[1].core.stats().vqps_forsaken, 1);
+    let anew = cluster.vqp(1);
+    cluster.connect(1, anew, 2, 7);
+    assert_eq!(read(&mut cluster, anew), WcStatus::Success);
     cluster.check();
 }
 
