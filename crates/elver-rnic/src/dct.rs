@@ -29,6 +29,8 @@ use crate::responder::{Handled, Responder};
 
 /// Refusals that wait to be sent; further ones are not answered.
 const REFUSALS_MAX: usize = 64;
+/// Answers to one initiator before the next one has its turn.
+const TURN_ANSWERS: u32 = 16;
 /// How long an initiator is told to wait when there is no room for its context, in nanoseconds:
 /// room comes by silence, which takes seconds.
 const NO_ROOM_WAIT_NS: u64 = 20_000_000;
@@ -47,6 +49,8 @@ pub(crate) struct Dct {
     unfinished: VecDeque<u32>,
     /// Contexts that have answers to send.
     ready: VecDeque<u32>,
+    /// Answers in a row to the first of them.
+    answered: u32,
     refusals: VecDeque<Refusal>,
 }
 
@@ -132,6 +136,7 @@ impl Dct {
             oldest: MaybeSlot::NONE,
             unfinished: VecDeque::new(),
             ready: VecDeque::new(),
+            answered: 0,
             refusals: VecDeque::new(),
         }
     }
@@ -483,6 +488,14 @@ impl Dct {
             if over {
                 context.ready = false;
                 self.ready.pop_front();
+                self.answered = 0;
+            } else {
+                // One who reads without end does not keep the others from their answers.
+                self.answered += 1;
+                if self.answered >= TURN_ANSWERS {
+                    self.answered = 0;
+                    self.ready.rotate_left(1);
+                }
             }
             if let Some((headers, payload)) = answer {
                 let (flow, traffic_class) = (context.flow, context.traffic_class);

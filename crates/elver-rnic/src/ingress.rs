@@ -98,10 +98,19 @@ impl<M: Memory> Rnic<M> {
             remote.flow.dst.ip() != meta.flow.src.ip() || remote.flow.src.ip() != meta.flow.dst.ip()
         });
         if message == Message::Cnp {
-            if foreign {
-                self.hw.counters.drop_source += 1;
-            } else {
+            // It slows all that goes to an address. What is connected knows who may say so; to the others RNICs say it
+            // from their own port, which a process beside them has not.
+            let may = match queue_pair.core.qp_type {
+                QpType::Ud | QpType::Dci => {
+                    meta.flow.src.port() == self.hw.config.udp_port
+                        && takes_packets(queue_pair.core.state, true)
+                }
+                _ => remote.is_some() && !foreign,
+            };
+            if may {
                 self.congestion_notified(now, meta);
+            } else {
+                self.hw.counters.drop_source += 1;
             }
             return;
         }

@@ -376,10 +376,13 @@ impl Responder {
     }
 
     /// Queues an acknowledgement of either kind. It takes the place of one that still waits: each
-    /// says all that those before it said, so the answers that wait stay bounded.
+    /// says all that those before it said, so the answers that wait stay bounded. But a refusal is said once, and
+    /// acknowledges all before it: what a duplicate is told takes nothing from that.
     fn say(&mut self, psn: Psn, syndrome: Syndrome) {
         let answer = Answer::Ack { psn, syndrome, msn: self.msn };
         match self.out.back_mut() {
+            Some(Answer::Ack { psn: refused, syndrome: last, .. })
+                if *last != ACK && syndrome == ACK && refused.distance(psn) > 0 => {}
             Some(last @ Answer::Ack { .. }) => *last = answer,
             _ => self.out.push_back(answer),
         }
@@ -470,7 +473,8 @@ impl Responder {
                 }
             }
             Message::CmpSwp(_) | Message::FetchAdd(_) => {
-                let original = self.executed.iter().find_map(|executed| match *executed {
+                // The newest: PSNs come round again, where little is read.
+                let original = self.executed.iter().rev().find_map(|executed| match *executed {
                     Executed::Atomic { psn: at, original } if at == psn => Some(original),
                     _ => None,
                 });

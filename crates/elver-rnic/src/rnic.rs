@@ -163,6 +163,7 @@ impl<M: Memory> Rnic<M> {
     /// Does what is due: retransmissions, RNR waits, pacing.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some((at, qpn, lane)) = self.hw.timers.pop_due(now) {
+            let qpn = self.named(qpn);
             let Some(queue_pair) = self.qps.get_mut(qpn) else {
                 continue;
             };

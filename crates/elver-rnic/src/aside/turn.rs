@@ -142,6 +142,7 @@ impl<M: Memory> Rnic<M> {
             self.hw.complete(cq, wc, false);
             return self.stop_failed_cqs(now);
         }
+        let qpn = self.named(qpn);
         let Some(queue_pair) = self.qps.get_mut(qpn) else { return };
         let Some(held) = queue_pair.aside(part) else { return };
         let Some(aside) = held.as_mut().filter(|aside| aside.waits_for(errand.ticket)) else {

@@ -83,9 +83,10 @@ impl QpCore {
         Ok(())
     }
 
+    /// An operation that the QP does not take at all is none that is supported (IBTA vol. 1, 9.7.4.1.2), whatever key it has.
     #[inline]
     pub(crate) fn check_access(&self, access: AccessFlags) -> Result<(), Fault> {
-        if self.attr.qp_access_flags.contains(access) { Ok(()) } else { Err(Fault::Access) }
+        if self.attr.qp_access_flags.contains(access) { Ok(()) } else { Err(Fault::Invalid) }
     }
 
     /// Key, range and rights of a peer's access.

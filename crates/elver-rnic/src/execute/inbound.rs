@@ -110,7 +110,7 @@ impl Inbound {
         };
         let total = received.saturating_add(bytes.len());
         self.state = Incoming::Send { received: total };
-        if u64::from(total) > self.recv.capacity {
+        if u64::from(total) > self.recv.capacity || total > core.max_message {
             return Err(self.fail_receive(core, hw, WcStatus::LocLenErr, Fault::Length));
         }
         if let Err(fault) = bytes.scatter(&hw.regions, core.pd, &self.recv.sges, received) {
@@ -296,6 +296,9 @@ impl Inbound {
 #[inline]
 fn grant_write<M: Memory>(core: &QpCore, hw: &Hw<M>, reth: &Reth) -> Result<Option<Place>, Fault> {
     core.check_access(AccessFlags::REMOTE_WRITE)?;
+    if reth.len > core.max_message {
+        return Err(Fault::Length);
+    }
     write_place(core, hw, reth.va, reth.rkey, reth.len)
 }
 

@@ -260,6 +260,8 @@ impl Lane {
     ) {
         let placed = match env.pool.local(slot) {
             Local::Sges(sges) => env.hw.regions.scatter(env.core.pd, sges, offset, bytes),
+            // A READ of nothing, with nothing inline.
+            Local::Inline(inline) if inline.is_empty() && bytes.is_empty() => Ok(()),
             Local::Inline(_) => Err(Refused::Access),
         };
         if let Err(refused) = placed {

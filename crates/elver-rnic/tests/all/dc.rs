@@ -186,7 +186,7 @@ fn errored_streams_add_up_and_the_dci_recovers() {
             let to = dest(ah, &target, KEY, stream);
             net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, to);
             net.run_clean();
-            assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::RemAccessErr]);
+            assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::RemInvReqErr]);
         }
         assert_eq!(net.hosts[0].nic.query_qp(qp).unwrap().0.qp_state, QpState::Err);
 
@@ -218,7 +218,7 @@ fn a_stream_that_is_reset_goes_on() {
             net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, to);
             net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, to);
             net.run_clean();
-            assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::RemAccessErr, WcStatus::WrFlushErr]);
+            assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::RemInvReqErr, WcStatus::WrFlushErr]);
             let now = net.now;
             net.hosts[0].nic.reset_dci_stream(now, qp, 3).unwrap();
         }

@@ -8,6 +8,7 @@ mod dc;
 mod later;
 mod multicast;
 mod same;
+mod shares;
 mod strangers;
 mod transport;
 mod turns;
