@@ -418,6 +418,10 @@ impl<M: Memory> Rnic<M> {
             }
             QpState::Err => {
                 queue_pair.enter_error(hw, now);
+                queue_pair.responder.fall_silent();
+                if let Some(dct) = &mut queue_pair.dct {
+                    dct.fall_silent();
+                }
                 self.stop_failed_cqs(now);
                 return Ok(());
             }
@@ -426,6 +430,10 @@ impl<M: Memory> Rnic<M> {
         if mask.contains(QpAttrMask::AV) && queue_pair.core.qp_type.is_connected() {
             let remote = hw.resolve(&attr.ah_attr, Whither::Host)?;
             if let Some(before) = queue_pair.core.remote.replace(remote) {
+                // What is under way was sent to there.
+                for lane in &mut queue_pair.lanes {
+                    lane.uncharge(Some(before), hw);
+                }
                 hw.paths.close(before.path);
             }
         }

@@ -511,6 +511,17 @@ impl Dct {
         None
     }
 
+    /// Its owner has stopped the target: nobody is answered any more.
+    pub(crate) fn fall_silent(&mut self) {
+        self.refusals.clear();
+        for id in core::mem::take(&mut self.ready) {
+            self.contexts[id as usize].ready = false;
+        }
+        for context in &mut self.contexts {
+            context.responder.fall_silent();
+        }
+    }
+
     /// Whether a session's initiator proved where he is.
     pub(crate) fn knows(&self, address: IpAddr, eth: &DcEth) -> bool {
         let initiator = Initiator { address, qpn: eth.src_qpn, stream: eth.stream };

@@ -271,7 +271,7 @@ impl Lane {
         self.proved = false;
     }
 
-    fn uncharge<M: Memory>(&mut self, route: Option<Route>, hw: &mut Hw<M>) {
+    pub(crate) fn uncharge<M: Memory>(&mut self, route: Option<Route>, hw: &mut Hw<M>) {
         if let Some(route) = self.target.map(|target| target.route).or(route) {
             hw.paths.forgotten(route.path, self.charged);
         }

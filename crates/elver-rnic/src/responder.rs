@@ -114,6 +114,13 @@ impl Responder {
         !self.out.is_empty() && self.fetching.as_ref().is_none_or(|aside| aside.ready)
     }
 
+    /// Its owner has stopped the QP: it says nothing any more, and reads nothing of his memory (IBTA vol. 1, 10.3.1.7).
+    pub(crate) fn fall_silent(&mut self) {
+        self.out.clear();
+        (self.fresh, self.replays) = (0, 0);
+        self.fetching = None;
+    }
+
     /// Where it waits for memory with requests, and where with answers.
     pub(crate) fn asides(&mut self) -> [&mut Option<Box<Aside>>; 2] {
         [&mut self.waiting, &mut self.fetching]

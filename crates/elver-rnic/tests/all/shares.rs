@@ -130,3 +130,62 @@ fn a_refusal_is_not_overtaken_by_what_a_duplicate_is_told() {
     assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success; 3]);
     assert!(net.now.ns_since(begun) < 1_000_000_000, "it waited for its timer");
 }
+
+/// It went on reading its owner's memory, and sending that.
+#[test]
+fn a_qp_whose_owner_has_stopped_it_says_nothing_more() {
+    let mut net = Net::new(3);
+    let (asker, stopped) = net.connect(QpType::Rc, |_| {});
+    let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
+    let qp = dci(&mut net.hosts[2], 0, 0);
+    let ah = handle(&mut net.hosts[2], 1);
+    let to = dest(ah, &target, KEY, 0);
+    let remote = net.hosts[1].remote(0);
+    let sge = [net.hosts[2].sge(0, 8)];
+    net.hosts[2].post(net.now, qp, SendOp::Write(remote), &sge, to);
+    net.run_clean();
+    for (host, qp, to) in [(0, asker, None), (2, qp, to)] {
+        let sge = [net.hosts[host].sge(0, 16 << 10)];
+        net.hosts[host].post(net.now, qp, SendOp::Read(remote), &sge, to);
+        while net.transmit_one(host) {}
+    }
+    let asked = std::mem::take(&mut net.wire);
+    asked.iter().for_each(|packet| net.deliver(packet));
+    assert!(net.transmit_one(1), "the first answer");
+    let error = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
+    for qp in [stopped, target.qp] {
+        let now = net.now;
+        net.hosts[1].nic.modify_qp(now, qp, &error, QpAttrMask::STATE).unwrap();
+    }
+    assert!(!net.transmit_one(1), "it goes on");
+}
+
+/// What was under way to an address was taken off another one's window, for good.
+#[test]
+fn a_qp_that_turns_to_another_address_leaves_the_first_ones_window() {
+    let mut net = Net::with_config(3, |config| {
+        (config.flow.window_initial, config.flow.window_min) = (2, 2);
+        config.flow.window_max = 2;
+    });
+    let (turns, _) = net.connect(QpType::Rc, |_| {});
+    let (stays, _) = net.connect(QpType::Rc, |_| {});
+    let (remote, sge) = (net.hosts[1].remote(0), [net.hosts[0].sge(0, 64)]);
+    for _ in 0..2 {
+        net.hosts[0].post(net.now, turns, SendOp::Write(remote), &sge, None);
+    }
+    while net.transmit_one(0) {}
+    assert_eq!(net.wire.len(), 2);
+    net.wire.clear();
+    let mut attr = QpAttr { qp_state: QpState::Sqd, ..QpAttr::default() };
+    let now = net.now;
+    net.hosts[0].nic.modify_qp(now, turns, &attr, QpAttrMask::STATE).unwrap();
+    attr.ah_attr.dgid = Gid::from(address(2));
+    let mask = QpAttrMask::STATE | QpAttrMask::AV;
+    net.hosts[0].nic.modify_qp(now, turns, &attr, mask).unwrap();
+    for _ in 0..2 {
+        net.hosts[0].post(net.now, stays, SendOp::Write(remote), &sge, None);
+    }
+    while net.transmit_one(0) {}
+    let sent = net.wire.iter().filter(|packet| packet.flow.dst.ip() == address(1)).count();
+    assert_eq!(sent, 2, "the window of the first address is full of what left it");
+}
