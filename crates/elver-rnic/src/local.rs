@@ -46,6 +46,9 @@ struct Request {
     ah: Option<Ah>,
 }
 
+/// Bytes that are copied within the device before what is due by the clock is done: a few milliseconds' work.
+const TURN_BYTES: u64 = 16 << 20;
+
 /// Why a request came to no good end at its target.
 enum Stopped {
     Fault(Fault),
@@ -75,10 +78,16 @@ enum Reply {
 }
 
 impl<M: Memory> Rnic<M> {
-    /// Executes the WRs at the front of a lane that go to this device, until one must wait. Each
-    /// takes a WR off the queue, so that the queue's capacity bounds it.
+    /// Executes the WRs at the front of a lane that go to this device, until one must wait or so many bytes were copied that
+    /// the rest has to. Each takes a WR off the queue, so that the queue's capacity bounds it.
     pub(crate) fn run_local(&mut self, now: Time, qp: u32, lane: usize) {
         loop {
+            if self.copied >= TURN_BYTES {
+                if let Some(queue_pair) = self.qps.get_mut(qp) {
+                    queue_pair.with_lane(lane, &mut self.hw, now, Lane::give_way);
+                }
+                return;
+            }
             let Some(queue_pair) = self.qps.get_mut(qp) else {
                 return bug!("WRs within the device run on a QP that is gone");
             };
@@ -92,6 +101,7 @@ impl<M: Memory> Rnic<M> {
                     None => return,
                     Some(Err(status)) => Reply::Local(status),
                     Some(Ok(request)) => {
+                        self.copied += u64::from(request.length);
                         let target = self.named(request.dest_qpn);
                         match self.qps.get_mut(target) {
                             Some(target) => target.serve(&mut self.hw, now, &request),

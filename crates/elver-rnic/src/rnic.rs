@@ -29,6 +29,8 @@ pub struct Rnic<M> {
     pub(crate) active: VecDeque<u32>,
     /// Packets that the QP at the front has sent in its turn.
     pub(crate) turn_sent: u32,
+    /// Bytes that were copied within the device since what is due by the clock was done last.
+    pub(crate) copied: u64,
     /// CNPs that wait to be sent.
     pub(crate) notifications: VecDeque<crate::transmit::Notification>,
 }
@@ -48,6 +50,7 @@ impl<M: Memory> Rnic<M> {
             groups: Groups::default(),
             active: VecDeque::new(),
             turn_sent: 0,
+            copied: 0,
             notifications: VecDeque::new(),
             hw: Hw::new(config, Rng::new(seed)),
         })
@@ -162,6 +165,7 @@ impl<M: Memory> Rnic<M> {
 
     /// Does what is due: retransmissions, RNR waits, pacing.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.copied = 0;
         while let Some((at, qpn, lane)) = self.hw.timers.pop_due(now) {
             let qpn = self.named(qpn);
             let Some(queue_pair) = self.qps.get_mut(qpn) else {

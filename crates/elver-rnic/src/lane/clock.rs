@@ -43,6 +43,16 @@ impl Lane {
         }
     }
 
+    /// It has copied much within the device: it goes on when what is due by now has been done.
+    #[cold]
+    pub(crate) fn give_way<M: Memory>(&mut self, env: &mut Env<'_, M>) {
+        if !self.queue.is_empty() && self.hold == Hold::No {
+            let at = env.now.saturating_add_ns(1);
+            self.hold = Hold::Until(at);
+            self.ensure_timer(env, at);
+        }
+    }
+
     /// What it would send is there.
     #[cold]
     pub(crate) fn has_memory<M: Memory>(&mut self, env: &mut Env<'_, M>) {

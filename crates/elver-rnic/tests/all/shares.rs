@@ -189,3 +189,20 @@ fn a_qp_that_turns_to_another_address_leaves_the_first_ones_window() {
     let sent = net.wire.iter().filter(|packet| packet.flow.dst.ip() == address(1)).count();
     assert_eq!(sent, 2, "the window of the first address is full of what left it");
 }
+
+/// A queue full of large WRs was copied in one call, while nobody else was served.
+#[test]
+fn who_copies_much_within_a_device_gives_way() {
+    const LENGTH: u32 = 512 << 10;
+    let mut net = Net::new(1);
+    let (qp, _) = net.connect_hosts([0, 0], QpType::Rc, |_| {});
+    let (remote, sge) = (net.hosts[0].remote(0), [net.hosts[0].sge(0, LENGTH)]);
+    let mut done = 0;
+    for _ in 0..64 {
+        net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, None);
+    }
+    done += net.hosts[0].poll().len();
+    assert!(done == 32 && net.hosts[0].nic.poll_timeout().is_some(), "{done}");
+    net.run_clean();
+    assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success; 32]);
+}
