@@ -25,6 +25,7 @@ use crate::doze::Doze;
 use crate::faults::Posts;
 use crate::fork::{Own, close_in_child, generation};
 use crate::outage::Outage;
+use crate::threads;
 use crate::timed::{Stamp, Timed};
 use crate::told::{self, Told};
 use crate::wishes::Wishes;
@@ -203,15 +204,13 @@ impl Engine {
         for fd in [device.as_fd().map(|fd| fd.as_raw_fd()), Some(socket.as_raw_fd())] {
             fd.into_iter().for_each(close_in_child);
         }
-        std::thread::Builder::new()
-            .name("elver".into())
-            .spawn(|| {
-                // It is there when its turn to be made is over.
-                if let Ok(engine) = ENGINE.get_or_make(|| Err(())) {
-                    engine.attend();
-                }
-            })
-            .map_err(|error| refused(error.to_string()))?;
+        threads::spawn("elver", || {
+            // It is there when its turn to be made is over.
+            if let Ok(engine) = ENGINE.get_or_make(|| Err(())) {
+                engine.attend();
+            }
+        })
+        .map_err(|error| refused(error.to_string()))?;
         // SAFETY: the function takes nothing, and touches what stays to the end.
         unsafe { libc::atexit(last_words) };
         Ok(Engine {

@@ -51,6 +51,7 @@ mod region;
 mod ring;
 mod srq;
 mod staged;
+mod threads;
 mod timed;
 mod told;
 mod tree;

@@ -18,6 +18,7 @@ use rustix::net::{
 };
 
 use crate::fork::close_in_child;
+use crate::threads;
 
 use super::peer::{Own, Peer, Refusal};
 use super::table::{Name, Table};
@@ -90,9 +91,7 @@ impl Hub {
         });
         close_in_child(listener.as_raw_fd());
         let attends = hub.clone();
-        std::thread::Builder::new()
-            .name("elver-direct".into())
-            .spawn(move || attends.attend(&listener))
+        threads::spawn("elver-direct", move || attends.attend(&listener))
             .map_err(|_| Errno::AGAIN)?;
         Ok(hub)
     }

@@ -1,0 +1,29 @@
+//! Threads of this library's own, which a program does not know.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// What a thread's own instructions cause: blocked, it ends the process without asking the program's handler.
+const FAULTS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
+
+/// Starts a thread that takes no signal of the program's: libibverbs has none, so that programs rely on their own
+/// threads' masks alone.
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let builder = std::thread::Builder::new().name(name.into());
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the sets are ours to write, and the first is filled before it is read.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        for fault in FAULTS {
+            libc::sigdelset(all.as_mut_ptr(), fault);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+    }
+    // It has the mask of who starts it.
+    let started = builder.spawn(body);
+    // SAFETY: the call above has filled it.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    started.map(drop)
+}
