@@ -50,7 +50,7 @@ pub(crate) struct Engine {
     state: Mutex<State>,
     /// Whose it is.
     process: u32,
-    /// Rises whenever a program drives the device.
+    /// Rises whenever a program polls.
     polls: AtomicU64,
     /// Whether the thread does not look at the socket just now.
     naps: AtomicBool,
@@ -249,7 +249,7 @@ impl Engine {
         }
     }
 
-    /// The device, for who does not drive it.
+    /// The device, for who does not poll.
     pub(crate) fn lock(&self) -> Locked<'_> {
         Locked { state: self.state.lock().unwrap_or_else(PoisonError::into_inner), engine: self }
     }
@@ -268,7 +268,7 @@ impl Engine {
         }
     }
 
-    /// The device, for a program that polls or posts.
+    /// The device, for a program that polls. Who posts sees to nothing that comes, so that his posts are no polls.
     pub(crate) fn drive(&self) -> Locked<'_> {
         self.polls.fetch_add(1, Ordering::Relaxed);
         self.lock()
@@ -379,7 +379,8 @@ impl Engine {
         }
     }
 
-    /// Leaves the device to who polls it, and so sees to packets and timers alike.
+    /// Leaves the device to who polls it, and so sees to packets and timers alike; now and then it looks itself, as who
+    /// finds something each time he polls sees to little else.
     fn nap(&self) {
         self.naps.store(true, Ordering::SeqCst);
         // Who is about to wait for an event says so before it looks at `naps`.
@@ -387,6 +388,11 @@ impl Engine {
             let before = self.polls.load(Ordering::Relaxed);
             if !self.sleep(NAP, false) || before == self.polls.load(Ordering::Relaxed) {
                 break;
+            }
+            // Nobody is made to wait for that: who has the device may just be seeing to it.
+            if let Ok(mut state) = self.state.try_lock() {
+                state.device.progress();
+                state.tell();
             }
         }
         self.naps.store(false, Ordering::SeqCst);

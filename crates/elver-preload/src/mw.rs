@@ -73,7 +73,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut Qp, mw: *mut Mw, bind: *mut MwB
         let op = SendOp::BindMw(unsafe { bind_of(mw, rkey, &bind.bind_info)? });
         let flags = SendFlags::from_bits_truncate(bind.send_flags as u8);
         let wr = SendWr { wr_id: bind.wr_id, op, flags, payload: Payload::Sges(&[]), dest: None };
-        let mut state = Engine::of(qp)?.drive();
+        let mut state = Engine::of(qp)?.lock();
         let posted = state.device.post_send(QpHandle(qp.handle), &[wr]);
         posted.map_err(|(_, error)| of_post(error))?;
         state.tell();

@@ -236,7 +236,7 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
         }
         let engine = Engine::of(qp)?;
         take_back_qp(engine.hub.as_ref(), qp_num)?;
-        let mut state = engine.drive();
+        let mut state = engine.lock();
         let modified = state.device.modify_qp(handle, &wanted, mask).map_err(of_verbs);
         drop(state);
         // SAFETY: the verbs contract.
@@ -315,7 +315,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     guard(libc::EIO, || {
         let Ok(engine) = Engine::of(qp) else { return libc::ENODEV };
-        let mut state = engine.drive();
+        let mut state = engine.lock();
         // SAFETY: the verbs contract.
         let result = unsafe {
             let handle = Handle((*qp).handle);
@@ -348,7 +348,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     guard(libc::EIO, || {
         let Ok(engine) = Engine::of(qp) else { return libc::ENODEV };
-        let mut state = engine.drive();
+        let mut state = engine.lock();
         // SAFETY: the verbs contract.
         let result = unsafe {
             let handle = Handle((*qp).handle);

@@ -307,7 +307,7 @@ fn post(owned: &mut OwnedQp) -> Result<(), c_int> {
         return Err(error);
     }
     let handle = Handle(owned.ex.qp_base.handle);
-    let mut state = Engine::of(&raw const owned.ex.qp_base)?.drive();
+    let mut state = Engine::of(&raw const owned.ex.qp_base)?.lock();
     let refused = |(_, error)| of_post(error);
     state.device.check_sends(handle, owned.batch.wrs()).map_err(refused)?;
     let State { device, direct, posts, .. } = &mut *state;

@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     guard(libc::EIO, || {
         let Ok(engine) = Engine::of(srq) else { return libc::ENODEV };
-        let mut state = engine.drive();
+        let mut state = engine.lock();
         // SAFETY: the verbs contract.
         unsafe {
             let handle = Handle((*srq).handle);

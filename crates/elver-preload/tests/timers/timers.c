@@ -4,6 +4,8 @@
 #include <infiniband/verbs.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,6 +14,8 @@
 
 /* A round in which this process had to wait for the processor proves nothing; a thread that sleeps fails them all. */
 enum { ROUNDS = 8, QUIET_MS = 20, SLEEPS_MS = 500 };
+/* So many that the thread takes the program for one that polls; and so many that the wait is over long before the last. */
+enum { FIRST_POSTS = 256, POSTS = 16000, POST_US = 100 };
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -62,6 +66,51 @@ static struct ibv_qp *send_to(union ibv_gid to)
 	return qp;
 }
 
+static atomic_int posted, enough;
+
+/* Posts what nothing ever comes of. */
+static void *posts(void *qp)
+{
+	struct ibv_recv_wr wr = { 0 }, *bad;
+	while (!enough && posted < POSTS && !ibv_post_recv(qp, &wr, &bad)) {
+		posted++;
+		usleep(POST_US);
+	}
+	return NULL;
+}
+
+/* Waits for a SEND to be given up, while another thread posts and never polls: that drives nothing. */
+static void beside_posts(union ibv_gid to)
+{
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, POSTS, 1, 1, 0 } };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	struct ibv_qp *qp, *other;
+	struct ibv_wc wc;
+	pthread_t thread;
+	MADE(other, ibv_create_qp(pd, &init));
+	CODE(ibv_modify_qp(other, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+	CODE(pthread_create(&thread, NULL, posts, other), 0);
+	while (posted < FIRST_POSTS)
+		usleep(POST_US);
+	CODE(ibv_req_notify_cq(cq, 0), 0);
+	qp = send_to(to);
+	struct pollfd comes = { channel->fd, POLLIN };
+	int told = 0;
+	while (!told && posted < POSTS)
+		told = poll(&comes, 1, QUIET_MS);
+	check("told while the other thread posts", told == 1 && posted < POSTS, 1);
+	enough = 1;
+	CODE(pthread_join(thread, NULL), 0);
+	struct ibv_cq *of;
+	void *context;
+	CODE(ibv_get_cq_event(channel, &of, &context), 0);
+	ibv_ack_cq_events(of, 1);
+	CODE(ibv_poll_cq(cq, 1, &wc), 1);
+	CODE(wc.status, IBV_WC_RETRY_EXC_ERR);
+	CODE(ibv_destroy_qp(qp), 0);
+	CODE(ibv_destroy_qp(other), 0);
+}
+
 int main(void)
 {
 	struct ibv_device **list;
@@ -94,6 +143,7 @@ int main(void)
 		CODE(ibv_destroy_qp(qp), 0);
 	}
 	check("the thread woke before it had slept long enough", woken, 1);
+	beside_posts(to);
 	printf("%d checks, %d failures\n", checks, failures);
 	return failures > 0;
 }
