@@ -16,7 +16,10 @@ use crate::layout::{Context, ContextOps, Device, VerbsContext};
 use crate::owned::given;
 use crate::ring::event_fd;
 use crate::told::{Owned, Told, owned};
-use crate::{caps, cq, cq_ex, dm, mw, odp, pd, qp, qp_ex, srq, xrc};
+use crate::{caps, cq, cq_ex, dm, left, mw, odp, pd, qp, qp_ex, srq, xrc};
+
+/// The generation of no process.
+const CLOSED: u32 = 0;
 
 /// A context of the process's device.
 fn open(engine: &Engine, device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {
@@ -113,9 +116,22 @@ unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut Context {
 unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     code(|| {
         // A parent's stays: what is in it may be half done.
-        Engine::of(context)?.lock().contexts.retain(|open| open.context != context);
-        // SAFETY: the verbs contract: it is ours, and nothing of it is left.
-        drop(unsafe { Box::from_raw(ptr::from_ref(owned(given(context)?)).cast_mut()) });
+        let engine = Engine::of(context)?;
+        engine.lock().contexts.retain(|open| open.context != context);
+        // SAFETY: the verbs contract: it is ours, and nobody else closes it.
+        let owned: *mut Owned = ptr::from_ref(unsafe { owned(given(context)?) }).cast_mut();
+        if !left::end(engine, context) {
+            // SAFETY: as above, and nothing of it is left.
+            drop(unsafe { Box::from_raw(owned) });
+            return Ok(());
+        }
+        // What is left still points to it, and is told by its generation that it is closed.
+        // SAFETY: as above; what is dropped here is used no more, as nobody finds the context.
+        unsafe {
+            (*owned).generation = CLOSED;
+            ptr::drop_in_place(&raw mut (*owned).fd);
+            ptr::drop_in_place(&raw mut (*owned).cmd);
+        }
         Ok(())
     })
 }

@@ -128,6 +128,8 @@ impl Drop for Locked<'_> {
 
 /// A region, as who imports it is told of it.
 pub(crate) struct Region {
+    /// The program's object, and its context.
+    pub(crate) of: Told,
     pub(crate) pd: Pd,
     pub(crate) length: usize,
     pub(crate) lkey: u32,

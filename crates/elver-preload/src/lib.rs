@@ -34,6 +34,7 @@ mod fork;
 mod identity;
 pub mod layout;
 mod leaving;
+mod left;
 mod mcast;
 mod memory;
 pub mod mlx5;

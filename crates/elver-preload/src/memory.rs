@@ -11,7 +11,7 @@ use elver_verbs::{AccessFlags, Device as _, Mr as Handle, Pd as PdHandle};
 
 use crate::device_memory::all;
 use crate::direct::{Change, take_back_region, tell_region_again};
-use crate::engine::{Engine, Kind, Region};
+use crate::engine::{Engine, Kind, Region, State};
 use crate::errno::{code, object, of_verbs, set};
 use crate::layout::{Mr, Pd};
 use crate::odp;
@@ -110,6 +110,16 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     object(|| unsafe { reg(pd, addr, length, iova, access) })
 }
 
+/// Forgets a region that the device has no more.
+pub(crate) fn forget(state: &mut State, mr: Handle) {
+    let region = state.mrs.remove(&mr);
+    if let Some(Region { kind: Kind::DeviceMemory(dm), .. }) = region
+        && let Some(dm) = all().dms.get_mut(&dm)
+    {
+        dm.users -= 1;
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
     code(|| {
@@ -123,12 +133,7 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
             tell_region_again(engine.hub.as_ref(), rkey, told, &Change::default());
             of_verbs(error)
         })?;
-        let region = state.mrs.remove(&handle);
-        if let Some(Region { kind: Kind::DeviceMemory(dm), .. }) = region
-            && let Some(dm) = all().dms.get_mut(&dm)
-        {
-            dm.users -= 1;
-        }
+        forget(&mut state, handle);
         // SAFETY: it is ours, and nothing uses it.
         drop(unsafe { Box::from_raw(mr) });
         Ok(())

@@ -132,6 +132,25 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, init: *mut QpInitAttr) -> *mut Q
     object(|| unsafe { make(pd, given(init)?) })
 }
 
+/// Ends a QP that nobody reaches directly any more, or one of the objects that stand for a target of XRC, which may have
+/// been opened several times.
+pub(crate) fn end(state: &mut State, handle: Handle, object: *mut Qp) -> Result<(), c_int> {
+    if !state.xrc.is_shared(handle) {
+        // A DCT has its number in RTR alone.
+        let qp_num = state.device.qp_num(handle);
+        state.device.destroy_qp(handle).map_err(of_verbs)?;
+        state.direct.forget(handle);
+        if let Ok(qp_num) = qp_num {
+            state.timed.values_mut().for_each(|timed| timed.forget(qp_num));
+        }
+    }
+    match state.xrc.close(handle, object) {
+        Some(other) => state.qps.insert(handle, other),
+        None => state.qps.remove(&handle),
+    };
+    Ok(())
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
     code(|| {
@@ -141,18 +160,7 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
             let engine = Engine::of(qp)?;
             take_back_qp(engine.hub.as_ref(), qp_num)?;
             let mut state = engine.lock();
-            // An XRC target may have been opened several times.
-            if !state.xrc.is_shared(handle) {
-                state.device.destroy_qp(handle).map_err(of_verbs)?;
-                state.direct.forget(handle);
-                for timed in state.timed.values_mut() {
-                    timed.forget(qp_num);
-                }
-            }
-            match state.xrc.close(handle, qp) {
-                Some(other) => state.qps.insert(handle, other),
-                None => state.qps.remove(&handle),
-            };
+            end(&mut state, handle, qp)?;
             // SAFETY: the verbs contract.
             let context = unsafe { (*qp).context };
             told::forget(Told { context, element: qp.cast() });

@@ -12,6 +12,7 @@ use crate::engine::{Engine, Kind, Region};
 use crate::errno::of_verbs;
 use crate::layout::{Mr, Pd};
 use crate::owned::given;
+use crate::told::Told as Of;
 
 /// `IBV_ACCESS_OPTIONAL_RANGE`: what a device may leave aside, relaxed ordering among it.
 const OPTIONAL: c_uint = 0x3ff0_0000;
@@ -68,9 +69,10 @@ pub(crate) fn register(
         tell_region(engine.hub.as_ref(), &told);
     }
     let (lkey, rkey, writable) = (info.lkey, info.rkey, writes(access));
-    let region = Region { pd: domain, length, lkey, rkey, writable, kind };
-    state.mrs.insert(info.mr, region);
-    Ok(boxed(Mr { context, pd, addr, length, handle: info.mr.0, lkey: info.lkey, rkey: info.rkey }))
+    let mr = boxed(Mr { context, pd, addr, length, handle: info.mr.0, lkey, rkey });
+    let of = Of { context, element: mr.cast() };
+    state.mrs.insert(info.mr, Region { of, pd: domain, length, lkey, rkey, writable, kind });
+    Ok(mr)
 }
 
 pub(crate) fn boxed(value: Mr) -> *mut Mr {

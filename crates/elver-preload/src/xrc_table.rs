@@ -5,7 +5,7 @@ use std::ffi::c_int;
 
 use elver_verbs::{Qp as Handle, Srq as SrqHandle, Xrcd as Domain};
 
-use crate::layout::Qp;
+use crate::layout::{Context, Qp};
 use crate::told::Told;
 
 /// The file that stands for a domain: its device and its number there.
@@ -90,6 +90,15 @@ impl Xrc {
     /// The objects that stand for a QP, if it is a target: all are told of its events.
     pub(crate) fn objects(&self, qp: Handle) -> &[Told] {
         self.targets.get(&qp).map_or(&[], |(_, objects)| objects)
+    }
+
+    /// The objects of a context that stand for targets.
+    pub(crate) fn objects_of(&self, context: *mut Context) -> Vec<(Handle, Told)> {
+        let all = self
+            .targets
+            .iter()
+            .flat_map(|(target, (_, objects))| objects.iter().map(|object| (*target, *object)));
+        all.filter(|(_, object)| object.context == context).collect()
     }
 
     pub(crate) fn add_srq(&mut self, srq: SrqHandle) {

@@ -1,0 +1,75 @@
+//! What a program has left of a context that it closes. It ends, as a kernel ends what belongs to a file that is closed: peers
+//! reach neither its QPs nor memory that the program may give back. Its objects stay where they are, as a program may still
+//! hold them; what it calls with them is refused.
+
+use elver_verbs::{Cq, Device as _, Mr, Qp as Handle, Srq};
+
+use crate::direct::{take_back_qp, take_back_region};
+use crate::engine::{Engine, State};
+use crate::layout::Context;
+use crate::told::Told;
+use crate::{memory, qp};
+
+/// The QPs of a context, each with the program's object.
+fn qps(state: &State, context: *mut Context) -> Vec<(Handle, Told)> {
+    let mut all = state.xrc.objects_of(context);
+    let own = state.qps.iter().map(|(qp, told)| (*qp, *told));
+    all.extend(own.filter(|(qp, _)| state.xrc.objects(*qp).is_empty()));
+    all.retain(|(_, told)| told.context == context);
+    all
+}
+
+/// Ends what is left of a context; says whether anything was.
+pub(crate) fn end(engine: &Engine, context: *mut Context) -> bool {
+    let is_its = |told: &Told| told.context == context;
+    let state = engine.lock();
+    let qps = qps(&state, context);
+    let numbers: Vec<u32> =
+        qps.iter().filter_map(|(qp, _)| state.device.qp_num(*qp).ok()).collect();
+    let regions: Vec<(Mr, u32)> = state
+        .mrs
+        .iter()
+        .filter(|(_, region)| is_its(&region.of))
+        .map(|(mr, region)| (*mr, region.rkey))
+        .collect();
+    let srqs: Vec<Srq> =
+        state.srqs.iter().filter(|(_, told)| is_its(told)).map(|(srq, _)| *srq).collect();
+    let cqs: Vec<Cq> =
+        state.cqs.iter().filter(|(_, object)| is_its(&object.told)).map(|(cq, _)| *cq).collect();
+    drop(state);
+    if qps.is_empty() && regions.is_empty() && srqs.is_empty() && cqs.is_empty() {
+        return false;
+    }
+    // Who is just reaching in finds no way the next time; nobody may wait for him with the device in hand.
+    let hub = engine.hub.as_ref();
+    for qp_num in numbers {
+        let _ = take_back_qp(hub, qp_num);
+    }
+    for (_, rkey) in &regions {
+        let _ = take_back_region(hub, *rkey);
+    }
+    // What something of another context still uses stays in the device, where nobody is told of it.
+    let mut state = engine.lock();
+    for (handle, told) in qps {
+        if qp::end(&mut state, handle, told.element.cast()).is_err() {
+            state.xrc.close(handle, told.element.cast());
+            state.qps.remove(&handle);
+        }
+    }
+    for (mr, _) in regions {
+        if state.device.dereg_mr(mr).is_ok() {
+            memory::forget(&mut state, mr);
+        }
+    }
+    for srq in srqs {
+        let _ = state.device.destroy_srq(srq);
+        state.xrc.remove_srq(srq);
+        state.srqs.remove(&srq);
+    }
+    for cq in cqs {
+        let _ = state.device.destroy_cq(cq);
+        state.timed.remove(&cq);
+        state.cqs.remove(&cq);
+    }
+    true
+}

@@ -1,0 +1,106 @@
+/* A context that is closed before its objects are destroyed: what is left of it does nothing any more, as a kernel ends what
+   belongs to a file that is closed. */
+#include <infiniband/verbs.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include "../abuse/check.h"
+
+enum { LENGTH = 64 };
+
+/* What one end has. */
+struct end {
+	struct ibv_context *ctx;
+	struct ibv_pd *pd;
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+	struct ibv_mr *mr;
+	struct ibv_srq *srq;
+	char bytes[LENGTH];
+};
+
+static void open_end(struct end *end, struct ibv_device *device)
+{
+	MADE(end->ctx, ibv_open_device(device));
+	MADE(end->pd, ibv_alloc_pd(end->ctx));
+	MADE(end->cq, ibv_create_cq(end->ctx, 8, NULL, NULL, 0));
+	MADE(end->mr, ibv_reg_mr(end->pd, end->bytes, LENGTH, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+	struct ibv_srq_init_attr srq = { .attr = { 1, 1, 0 } };
+	MADE(end->srq, ibv_create_srq(end->pd, &srq));
+	struct ibv_qp_init_attr init = {
+		.send_cq = end->cq, .recv_cq = end->cq, .srq = end->srq, .qp_type = IBV_QPT_RC, .cap = { 1, 0, 1, 1, 0 },
+	};
+	MADE(end->qp, ibv_create_qp(end->pd, &init));
+}
+
+static void connect_to(struct ibv_qp *qp, union ibv_gid gid, uint32_t dest)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE };
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+	attr.qp_state = IBV_QPS_RTR;
+	attr.path_mtu = IBV_MTU_1024;
+	attr.dest_qp_num = dest;
+	attr.ah_attr = (struct ibv_ah_attr){ .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 64 } };
+	CODE(ibv_modify_qp(qp, &attr,
+			   IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER),
+	     0);
+	attr.qp_state = IBV_QPS_RTS;
+	attr.timeout = 10;
+	CODE(ibv_modify_qp(qp, &attr,
+			   IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+				   IBV_QP_MAX_QP_RD_ATOMIC),
+	     0);
+}
+
+/* Writes a byte to the other end; how that went. */
+static int write_to(struct end *from, struct end *to, char byte)
+{
+	from->bytes[0] = byte;
+	struct ibv_sge sge = { (uintptr_t)from->bytes, 1, from->mr->lkey };
+	struct ibv_send_wr wr = {
+		.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sge, .num_sge = 1,
+		.wr.rdma = { (uintptr_t)to->bytes, to->mr->rkey },
+	}, *bad;
+	struct ibv_wc wc;
+	CODE(ibv_post_send(from->qp, &wr, &bad), 0);
+	int count;
+	while (!(count = ibv_poll_cq(from->cq, 1, &wc)))
+		;
+	CODE(count, 1);
+	return wc.status;
+}
+
+int main(void)
+{
+	struct ibv_device **list;
+	static struct end ours, left;
+	union ibv_gid gid;
+	MADE(list, ibv_get_device_list(NULL));
+	open_end(&ours, list[0]);
+	open_end(&left, list[0]);
+	CODE(ibv_query_gid(ours.ctx, 1, 0, &gid), 0);
+	connect_to(ours.qp, gid, left.qp->qp_num);
+	connect_to(left.qp, gid, ours.qp->qp_num);
+	CODE(write_to(&ours, &left, 1), IBV_WC_SUCCESS);
+	CODE(left.bytes[0], 1);
+	int fd = left.ctx->async_fd;
+	CODE(ibv_close_device(left.ctx), 0);
+	CODE(close(fd), -1);
+	CODE(write_to(&ours, &left, 2), IBV_WC_RETRY_EXC_ERR);
+	CODE(left.bytes[0], 1);
+	/* Who comes too late finds nothing, and breaks nothing. */
+	CODE(ibv_destroy_qp(left.qp), ENODEV);
+	CODE(ibv_destroy_srq(left.srq), ENODEV);
+	CODE(ibv_destroy_cq(left.cq), ENODEV);
+	CODE(ibv_dereg_mr(left.mr), ENODEV);
+	CODE(ibv_destroy_qp(ours.qp), 0);
+	CODE(ibv_destroy_srq(ours.srq), 0);
+	CODE(ibv_destroy_cq(ours.cq), 0);
+	CODE(ibv_dereg_mr(ours.mr), 0);
+	CODE(ibv_dealloc_pd(ours.pd), 0);
+	CODE(ibv_close_device(ours.ctx), 0);
+	ibv_free_device_list(list);
+	printf("%d checks, %d failures\n", checks, failures);
+	return failures != 0;
+}
