@@ -12,11 +12,18 @@
 static const int signals[] = { SIGTERM, SIGINT, SIGHUP, SIGALRM, SIGCHLD, SIGUSR1, SIGPROF };
 enum { COUNT = sizeof(signals) / sizeof(signals[0]) };
 
-/* What a thread blocks. */
+/* What a thread blocks, once it has begun: then it has a name of its own. */
 static unsigned long long mask_of(const char *thread)
 {
 	char path[300], line[256];
 	unsigned long long mask = 0;
+	for (int begun = 0; !begun;) {
+		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", thread);
+		FILE *name = fopen(path, "r");
+		begun = !name || !fgets(line, sizeof(line), name) || atoi(thread) == getpid() || !strncmp(line, "elver", 5);
+		if (name)
+			fclose(name);
+	}
 	snprintf(path, sizeof(path), "/proc/self/task/%s/status", thread);
 	FILE *status = fopen(path, "r");
 	while (status && fgets(line, sizeof(line), status))

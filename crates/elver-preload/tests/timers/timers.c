@@ -15,7 +15,7 @@
 /* A round in which this process had to wait for the processor proves nothing; a thread that sleeps fails them all. */
 enum { ROUNDS = 8, QUIET_MS = 20, SLEEPS_MS = 500 };
 /* So many that the thread takes the program for one that polls; and so many that the wait is over long before the last. */
-enum { FIRST_POSTS = 256, POSTS = 16000, POST_US = 100 };
+enum { FIRST_POSTS = 1024, POSTS = 200000, SPINS = 10000 };
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -35,8 +35,8 @@ static union ibv_gid silent(int fd)
 	return gid;
 }
 
-/* Posts a SEND, which is given up after its first timeout. */
-static struct ibv_qp *send_to(union ibv_gid to)
+/* Posts a SEND, which is given up after so many retries. */
+static struct ibv_qp *send_to(union ibv_gid to, int retries)
 {
 	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 16 } };
 	struct ibv_qp *qp;
@@ -53,6 +53,7 @@ static struct ibv_qp *send_to(union ibv_gid to)
 	     0);
 	attr.qp_state = IBV_QPS_RTS;
 	attr.timeout = 10;
+	attr.retry_cnt = retries;
 	CODE(ibv_modify_qp(qp, &attr,
 			   IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 				   IBV_QP_MAX_QP_RD_ATOMIC),
@@ -68,13 +69,15 @@ static struct ibv_qp *send_to(union ibv_gid to)
 
 static atomic_int posted, enough;
 
-/* Posts what nothing ever comes of. */
+/* Posts what nothing ever comes of, to a queue that is soon full, as fast as a program that does little else. */
 static void *posts(void *qp)
 {
 	struct ibv_recv_wr wr = { 0 }, *bad;
-	while (!enough && posted < POSTS && !ibv_post_recv(qp, &wr, &bad)) {
+	while (!enough && posted < POSTS) {
+		ibv_post_recv(qp, &wr, &bad);
 		posted++;
-		usleep(POST_US);
+		for (volatile int at = 0; at < SPINS; at++)
+			;
 	}
 	return NULL;
 }
@@ -82,7 +85,7 @@ static void *posts(void *qp)
 /* Waits for a SEND to be given up, while another thread posts and never polls: that drives nothing. */
 static void beside_posts(union ibv_gid to)
 {
-	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, POSTS, 1, 1, 0 } };
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 64, 1, 1, 0 } };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 	struct ibv_qp *qp, *other;
 	struct ibv_wc wc;
@@ -91,9 +94,9 @@ static void beside_posts(union ibv_gid to)
 	CODE(ibv_modify_qp(other, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
 	CODE(pthread_create(&thread, NULL, posts, other), 0);
 	while (posted < FIRST_POSTS)
-		usleep(POST_US);
+		usleep(1000);
 	CODE(ibv_req_notify_cq(cq, 0), 0);
-	qp = send_to(to);
+	qp = send_to(to, 7);
 	struct pollfd comes = { channel->fd, POLLIN };
 	int told = 0;
 	while (!told && posted < POSTS)
@@ -128,7 +131,7 @@ int main(void)
 		char packet[256];
 		CODE(ibv_req_notify_cq(cq, 0), 0);
 		CODE(poll(&comes, 1, QUIET_MS), 0);
-		struct ibv_qp *qp = send_to(to);
+		struct ibv_qp *qp = send_to(to, 0);
 		CODE(recv(fd, packet, sizeof(packet), 0) > 0, 1);
 		comes.fd = fd;
 		woken = poll(&comes, 1, SLEEPS_MS) == 1 && round > 0;
