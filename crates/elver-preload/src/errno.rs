@@ -29,9 +29,14 @@ pub(crate) fn whole<T>(failed: T, body: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Runs a call that returns 0 or an errno.
+/// Runs a call that returns 0 or an errno. It sets errno as well, as the system call that it is elsewhere does: programs
+/// look there.
 pub(crate) fn code(body: impl FnOnce() -> Result<(), c_int>) -> c_int {
-    whole(libc::EIO, || body().err().unwrap_or(0))
+    let error = whole(Err(libc::EIO), body).err().unwrap_or(0);
+    if error != 0 {
+        set(error);
+    }
+    error
 }
 
 /// Runs a call that returns 0, or -1 and sets errno.

@@ -17,6 +17,13 @@ static void check(const char *what, int found, int expected)
 
 /* A call that returns an errno. */
 #define CODE(call, expected) check(#call, (call), expected)
+/* A call that returns an errno and sets it too. */
+#define BOTH(call, expected) \
+	do { \
+		errno = 0; \
+		check(#call, (call), expected); \
+		check("errno of " #call, errno, expected); \
+	} while (0)
 /* A call that returns an object, or null and errno. */
 #define NONE(call, expected) \
 	do { \
