@@ -258,6 +258,10 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
                 // A DCT has it in RTR alone.
                 (*qp).qp_num = state.device.qp_num(handle).unwrap_or(0);
             }
+            // The device forgets its own.
+            if wanted.qp_state == QpState::Reset {
+                state.timed.values_mut().for_each(|timed| timed.forget(qp_num));
+            }
         }
         // To ERR, what is outstanding is flushed, and somebody may wait for that.
         state.tell();
@@ -322,7 +326,10 @@ pub(crate) unsafe extern "C" fn post_send(
     bad: *mut *mut SendWr,
 ) -> c_int {
     guard(libc::EIO, || {
-        let Ok(engine) = Engine::of(qp) else { return libc::ENODEV };
+        let Ok(engine) = Engine::of(qp) else {
+            // SAFETY: the verbs contract.
+            return unsafe { wr::refuse(list, bad, libc::ENODEV) };
+        };
         let mut state = engine.lock();
         // SAFETY: the verbs contract.
         let result = unsafe {
@@ -355,7 +362,10 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad: *mut *mut RecvWr,
 ) -> c_int {
     guard(libc::EIO, || {
-        let Ok(engine) = Engine::of(qp) else { return libc::ENODEV };
+        let Ok(engine) = Engine::of(qp) else {
+            // SAFETY: the verbs contract.
+            return unsafe { wr::refuse(list, bad, libc::ENODEV) };
+        };
         let mut state = engine.lock();
         // SAFETY: the verbs contract.
         let result = unsafe {

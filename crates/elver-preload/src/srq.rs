@@ -174,7 +174,10 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     bad: *mut *mut RecvWr,
 ) -> c_int {
     guard(libc::EIO, || {
-        let Ok(engine) = Engine::of(srq) else { return libc::ENODEV };
+        let Ok(engine) = Engine::of(srq) else {
+            // SAFETY: the verbs contract.
+            return unsafe { wr::refuse(list, bad, libc::ENODEV) };
+        };
         let mut state = engine.lock();
         // SAFETY: the verbs contract.
         unsafe {

@@ -87,6 +87,19 @@ unsafe fn gather<'a>(pieces: &[Piece], to: &'a mut [u8; INLINE]) -> Result<&'a [
     Ok(&to[..len])
 }
 
+/// Names the first of a list as the one that failed, of which none was posted.
+///
+/// # Safety
+/// `bad` can be written, if it is not null.
+#[cold]
+pub(crate) unsafe fn refuse<T>(list: *mut T, bad: *mut *mut T, error: c_int) -> c_int {
+    // SAFETY: the caller's word.
+    if let Some(bad) = unsafe { bad.as_mut() } {
+        *bad = list;
+    }
+    error
+}
+
 /// Posts a list of send WRs; `post` posts one.
 ///
 /// # Safety

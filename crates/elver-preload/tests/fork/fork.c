@@ -117,8 +117,8 @@ static void unmake(struct own *own)
 static void dead(struct own *own)
 {
 	struct ibv_sge sge;
-	struct ibv_send_wr wr = written(own, &sge, 77), *bad;
-	struct ibv_recv_wr recv = { .sg_list = &sge, .num_sge = 1 }, *worse;
+	struct ibv_send_wr wr = written(own, &sge, 77), *bad = NULL;
+	struct ibv_recv_wr recv = { .sg_list = &sge, .num_sge = 1 }, *worse = NULL;
 	struct ibv_wc wc;
 	struct ibv_cq *cq;
 	struct ibv_async_event event;
@@ -133,7 +133,9 @@ static void dead(struct own *own)
 	union ibv_gid gid;
 	void *context;
 	CODE(ibv_post_send(own->qps[0], &wr, &bad), ENODEV);
+	CODE(bad == &wr, 1);
 	CODE(ibv_post_recv(own->qps[0], &recv, &worse), ENODEV);
+	CODE(worse == &recv, 1);
 	CODE(ibv_poll_cq(own->cq, 1, &wc), -1);
 	CODE(ibv_req_notify_cq(own->cq, 0), ENODEV);
 	CODE(ibv_modify_qp(own->qps[0], &attr, IBV_QP_STATE), ENODEV);
