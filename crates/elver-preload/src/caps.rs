@@ -25,6 +25,8 @@ const ROCE_V2: u32 = 2;
 const PKEY: u16 = 0xffff;
 /// `IBV_LINK_LAYER_ETHERNET`.
 const ETHERNET: u8 = 2;
+/// `IBV_QPF_GRH_REQUIRED`: RoCE has no addresses but those.
+const GRH_REQUIRED: u8 = 1;
 /// Time stamps are in nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
 /// `IBV_VALUES_MASK_RAW_CLOCK`.
@@ -102,6 +104,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             0 => {}
             error => return Err(error),
         }
+        all.device_cap_flags_ex = all.orig_attr.device_cap_flags.into();
         all.completion_timestamp_mask = u64::MAX;
         all.hca_core_clock = CLOCK_KHZ;
         all.max_dm_size = DM_MAX as u64;
@@ -163,6 +166,7 @@ pub(crate) unsafe extern "C" fn query_port(
         all.active_width = 1;
         all.active_speed = 1;
         all.link_layer = ETHERNET;
+        all.flags = GRH_REQUIRED;
         let known = size.min(size_of::<PortAttr>());
         // SAFETY: the program says that it has `size` bytes there; what is newer than this is 0.
         unsafe {
@@ -175,9 +179,9 @@ pub(crate) unsafe extern "C" fn query_port(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_port(context: *mut Context, port: u8, attr: *mut PortAttr) -> c_int {
-    // The function behind the header's macro knows the structure up to `link_layer`.
+    // The function behind the header's macro knows the structure up to `flags`.
     // SAFETY: the verbs contract.
-    unsafe { query_port(context, port, attr, offset_of!(PortAttr, flags)) }
+    unsafe { query_port(context, port, attr, offset_of!(PortAttr, port_cap_flags2)) }
 }
 
 fn gid(context: *mut Context, port: u32, index: c_int) -> Result<Gid, c_int> {

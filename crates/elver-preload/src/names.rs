@@ -63,17 +63,31 @@ const NODES: [&CStr; 8] = [
     c"unspecified",
 ];
 
-/// Codes of `enum ibv_rate`, multiples of 2.5 Gb/s, and Mb/s.
-const RATES: [(c_uint, c_int, c_int); 9] = [
-    (2, 1, 2_500),
-    (3, 4, 10_000),
-    (4, 12, 30_000),
-    (5, 2, 5_000),
-    (6, 8, 20_000),
-    (7, 16, 40_000),
-    (8, 24, 60_000),
-    (9, 32, 80_000),
-    (10, 48, 120_000),
+/// Codes of `enum ibv_rate`, multiples of 2.5 Gb/s if they are any, and Mb/s: as libibverbs has them.
+const RATES: [(c_uint, Option<c_int>, c_int); 23] = [
+    (2, Some(1), 2_500),
+    (3, Some(4), 10_000),
+    (4, Some(12), 30_000),
+    (5, Some(2), 5_000),
+    (6, Some(8), 20_000),
+    (7, Some(16), 40_000),
+    (8, Some(24), 60_000),
+    (9, Some(32), 80_000),
+    (10, Some(48), 120_000),
+    (11, None, 14_062),
+    (12, None, 56_250),
+    (13, None, 112_500),
+    (14, None, 168_750),
+    (15, None, 25_781),
+    (16, None, 103_125),
+    (17, None, 206_250),
+    (18, None, 309_375),
+    (19, Some(11), 28_125),
+    (20, Some(20), 53_125),
+    (21, Some(160), 425_000),
+    (22, Some(240), 637_500),
+    (23, Some(320), 850_000),
+    (24, Some(480), 1_275_000),
 ];
 
 fn text(all: &[&'static CStr], number: c_uint) -> *const c_char {
@@ -102,12 +116,12 @@ extern "C" fn ibv_node_type_str(node: c_uint) -> *const c_char {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_rate_to_mult(rate: c_uint) -> c_int {
-    RATES.iter().find(|row| row.0 == rate).map_or(-1, |row| row.1)
+    RATES.iter().find(|row| row.0 == rate).and_then(|row| row.1).unwrap_or(-1)
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn mult_to_ibv_rate(mult: c_int) -> c_uint {
-    RATES.iter().find(|row| row.1 == mult).map_or(0, |row| row.0)
+    RATES.iter().find(|row| row.1 == Some(mult)).map_or(0, |row| row.0)
 }
 
 #[unsafe(no_mangle)]
