@@ -42,7 +42,9 @@ pub enum NodeError {
         reason: io::Error,
     },
     /// Another daemon serves there.
-    #[error("another elverd serves {path}; end it, or set `socket.path` or ELVER_SOCKET")]
+    #[error(
+        "another elverd serves {path}, or a socket unit listens there for it; end that, or set `socket.path` or ELVER_SOCKET"
+    )]
     Taken {
         /// The socket.
         path: PathBuf,

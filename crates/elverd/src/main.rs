@@ -19,7 +19,7 @@ use elver_node::config::{Config, DEFAULT_FILE};
 use elver_node::{Node, Observer, Watchdog};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::arguments::{Arguments, CONFIG_FILE};
@@ -33,26 +33,21 @@ const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let printed = match &arguments.print {
-        Some(what) => Some(run(what)),
-        None => arguments.print_config.then(|| print(DEFAULT_FILE.as_bytes())),
-    };
-    match printed {
-        None => {}
-        Some(Ok(())) => return ExitCode::SUCCESS,
-        Some(Err(error)) => {
-            eprintln!("elverd: cannot write the output: {error}");
-            return ExitCode::from(1);
-        }
+    if let Some(what) = &arguments.print {
+        return printed(run(what));
+    }
+    if arguments.print_config {
+        return printed(print(DEFAULT_FILE.as_bytes()));
     }
     let config = match read(arguments.config) {
-        Ok((config, from)) if arguments.check => {
-            match from {
-                Some(path) => println!("{} is good", path.display()),
-                None => println!("there is no {CONFIG_FILE}: the defaults are good"),
-            }
-            drop(config);
-            return ExitCode::SUCCESS;
+        Ok((_, from)) if arguments.check => {
+            return printed(print(
+                match from {
+                    Some(path) => format!("{} is good\n", path.display()),
+                    None => format!("there is no {CONFIG_FILE}: the defaults are good\n"),
+                }
+                .as_bytes(),
+            ));
         }
         Ok((config, _)) => config,
         Err(error) => {
@@ -64,6 +59,17 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("elverd: {error:#}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// How a command ends that only prints.
+fn printed(result: std::io::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("elverd: cannot write the output: {error}");
             ExitCode::from(1)
         }
     }
@@ -88,7 +94,9 @@ fn serve(config: Config) -> anyhow::Result<()> {
     let passed = activation::take()?;
     // From here on a signal ends the daemon as it should end.
     raise_descriptors()?;
-    let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot take signals")?;
+    let hangup = (!is_hangup_ignored()).then_some(SIGHUP);
+    let signals = [SIGTERM, SIGINT].into_iter().chain(hangup);
+    let mut signals = Signals::new(signals).context("cannot take signals")?;
     let handle = signals.handle();
     // A file in memory that is larger than files may be is an error, and not the end.
     let too_large = Arc::new(AtomicBool::new(false));
@@ -125,13 +133,15 @@ fn serve(config: Config) -> anyhow::Result<()> {
         }
     })?;
     let tell = |what: Option<std::net::SocketAddr>| what.map_or("-".into(), |it| it.to_string());
-    println!(
-        "elverd ready address={} socket={} registry={} metrics={}",
+    let ready = format!(
+        "elverd ready address={} socket={} registry={} metrics={}\n",
         config.node.address,
         path.socket().display(),
         tell(registry),
         tell(metrics)
     );
+    // Who started the daemon may not read it, or have it in a file on a disk that is full.
+    let _ = print(ready.as_bytes());
     tell_supervisor(NotifyState::Ready);
     let result = node.run(&stop);
     tell_supervisor(NotifyState::Stopping);
@@ -140,6 +150,15 @@ fn serve(config: Config) -> anyhow::Result<()> {
     let _ = waiting.join();
     drop(path);
     Ok(result?)
+}
+
+/// Whether who started the daemon wants it to outlive its terminal, as `nohup` does.
+fn is_hangup_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 << (SIGHUP - 1) != 0)
 }
 
 /// Tells systemd, or whoever else started the daemon and asked for it, how it is.

@@ -10,5 +10,6 @@ mod limits;
 mod lost;
 mod registry;
 mod shares;
+mod sockets;
 mod storms;
 mod watchdog;
