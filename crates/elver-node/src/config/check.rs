@@ -1,11 +1,11 @@
 //! What options may be, and what the rooms below are made with.
 
 use std::fmt::Display;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use super::sections::{NS_PER_MS, NS_PER_US};
-use super::{Classes, Config, ConfigError};
+use super::{Classes, Config, ConfigError, capture_path};
 use crate::registry::Secret;
 
 /// Slots of a ring.
@@ -25,6 +25,10 @@ const MESSAGE_HEADER_BYTES: u64 = 256;
 
 /// The shortest time in which a peer may be taken for dead.
 const KEEP_ALIVE_MS_MIN: u64 = 20;
+/// The shortest time after which an engine may be taken for one that hangs.
+const HANG_MS_MIN: u64 = 100;
+/// The longest path of a Unix socket.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 impl Config {
     /// Whether all values can be.
@@ -98,14 +102,66 @@ impl Config {
                 return Err(value(option, slots, "it must be a power of two"));
             }
         }
+        self.node_can_be()?;
+        self.socket_fits()?;
+        self.hang_fits()?;
         self.keep_alive_fits()?;
         self.fits_one_queue()?;
         self.patience_fits()?;
         self.socket_mode()?;
         self.meta_listen()?;
-        self.meta_servers()?;
+        self.meta_servers_differ()?;
         self.metrics_listen()?;
         Ok(())
+    }
+
+    /// Whether a device can have the address and the port.
+    fn node_can_be(&self) -> Result<(), ConfigError> {
+        range("node.udp_port", u64::from(self.node.udp_port), 1..=u64::from(u16::MAX))?;
+        let address = self.node.address;
+        let is_broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
+        if address.is_unspecified() || address.is_multicast() || is_broadcast {
+            let why = "it must be an address of one interface of this host: it is the node's name";
+            return Err(value("node.address", format!("\"{address}\""), why));
+        }
+        Ok(())
+    }
+
+    /// Whether the paths of the three sockets are as short as such may be.
+    fn socket_fits(&self) -> Result<(), ConfigError> {
+        let path = &self.socket.path;
+        let (len, longest) = (path.as_os_str().len(), capture_path(path).as_os_str().len());
+        let most = SOCKET_PATH_BYTES_MAX - (longest - len);
+        if len <= most {
+            return Ok(());
+        }
+        let why = format!("it is too long: it has {len} bytes, and {most} can be");
+        Err(value("socket.path", format!("{path:?}"), why))
+    }
+
+    /// Whether an engine that only sleeps, or waits for its turn, is not taken for one that hangs.
+    fn hang_fits(&self) -> Result<(), ConfigError> {
+        let given = self.engine.hang_ms;
+        if given == 0 || given >= HANG_MS_MIN {
+            return Ok(());
+        }
+        let why = format!(
+            "an engine that only sleeps would be taken for one that hangs; it must be 0, for never, or \
+             at least {HANG_MS_MIN}"
+        );
+        Err(value("engine.hang_ms", given, why))
+    }
+
+    /// Whether a node registers once at each.
+    fn meta_servers_differ(&self) -> Result<(), ConfigError> {
+        let servers = self.meta_servers()?;
+        match servers.iter().enumerate().find(|(at, one)| servers[..*at].contains(one)) {
+            None => Ok(()),
+            Some((_, twice)) => {
+                let all = format!("{:?}", self.meta.servers);
+                Err(value("meta.servers", all, format!("{twice} is there twice")))
+            }
+        }
     }
 
     /// Whether all shared queue pairs together fit the one queue of completions.
@@ -298,6 +354,36 @@ mod tests {
     fn the_defaults_are_those_of_the_core() {
         assert!(Config::default().check().is_ok());
         assert_eq!(Config::default().core(), elver_core::Config::default());
+    }
+
+    #[test]
+    fn what_no_node_can_be_made_with_is_refused() {
+        let plain = "[meta]\nservers = [\"10.0.0.1:4790\", \"10.0.0.2:4790\"]\n";
+        let check = |more: &str| {
+            let config: Config = toml::from_str(&format!("{more}\n{plain}")).unwrap();
+            config.check().map_err(|error| error.to_string())
+        };
+        let path = |len: usize| format!("socket.path = \"/{}\"", "x".repeat(len - 1));
+        for right in ["", "engine.hang_ms = 0", "engine.hang_ms = 100", &path(99)] {
+            assert_eq!(check(right), Ok(()), "{right}");
+        }
+        for (wrong, option) in [
+            ("node.address = \"0.0.0.0\"", "node.address"),
+            ("node.address = \"::\"", "node.address"),
+            ("node.address = \"224.0.0.1\"", "node.address"),
+            ("node.address = \"255.255.255.255\"", "node.address"),
+            ("node.udp_port = 0", "node.udp_port"),
+            ("engine.hang_ms = 1", "engine.hang_ms"),
+            ("engine.hang_ms = 99", "engine.hang_ms"),
+            (&path(100), "socket.path"),
+        ] {
+            let refused = check(wrong).unwrap_err();
+            assert!(refused.starts_with(&format!("`{option} = ")), "{wrong}: {refused}");
+        }
+        let mut twice = Config::default();
+        twice.meta.servers = ["10.0.0.1:4790", "10.0.0.1:4790"].map(String::from).to_vec();
+        let refused = twice.check().unwrap_err().to_string();
+        assert!(refused.contains("10.0.0.1:4790 is there twice"), "{refused}");
     }
 
     #[test]

@@ -112,7 +112,17 @@ fn it_says_where_it_cannot_put_its_socket() {
         assert!(text.contains("`socket.path`"), "{text}");
         text
     };
-    assert!(start(&directory.path.join("x".repeat(110))).contains("too long"));
+    // That one needs no start to be told.
+    let long = toml(&free_address(), &directory.path.join("x".repeat(110)), "");
+    let long = directory.file("long.toml", &long);
+    let refused = elverd().args(["--check", "--config"]).arg(&long).output().unwrap();
+    let text = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && text.contains("too long"), "{text}");
+    // The environment's word is looked at when it is used.
+    let config = directory.file("a.toml", &toml(&free_address(), Path::new(""), ""));
+    let mut named = elverd();
+    named.env("ELVER_SOCKET", directory.path.join("x".repeat(110))).arg("--config").arg(config);
+    assert!(failure(named.output().unwrap()).contains("too long"));
     assert!(start(&directory.file("file", "").join("a.sock")).contains("Not a directory"));
     let place = directory.path.join("directory.sock");
     std::fs::create_dir(&place).unwrap();
