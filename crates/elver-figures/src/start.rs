@@ -14,6 +14,7 @@ use elver_faas::schedule::Start;
 use elver_faas::state::StateDirectory;
 use elver_testbed::orchestrator::Orchestrator;
 use elver_testbed::programs::Programs;
+use elver_testbed::scratch::Scratch;
 use serde_json::{Value, json};
 
 use crate::args::{RunArgs, Stage};
@@ -192,13 +193,13 @@ pub(crate) fn run(args: &StartArgs, programs: &Programs) -> Result<(), Failure> 
 
 /// An orchestrator's files, and what its functions are asked.
 struct Place {
-    directory: tempfile::TempDir,
+    directory: Scratch,
     event: Vec<u8>,
 }
 
 impl Place {
     fn make(scheme: Scheme, client: &Client, runtime: &str) -> Result<Place> {
-        let directory = tempfile::tempdir().context("cannot make a directory")?;
+        let directory = Orchestrator::place()?;
         let code = directory.path().join("code");
         std::fs::create_dir(&code)?;
         std::fs::set_permissions(&code, Permissions::from_mode(0o755))?;

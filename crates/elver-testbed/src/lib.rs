@@ -11,6 +11,7 @@
 //! | [`hosts`] | hosts by the hundred on one thread, which answer real packets; these three are the feature `nodes` |
 //! | [`tcp`], [`ways`] | what is connected: TCP, and VQPs by each way |
 //! | [`sample`], [`meet`], [`seat`], [`pattern`] | latencies; a common start; cores; bytes that say where they belong |
+//! | [`scratch`] | a directory that goes with the process |
 //!
 //! Nothing is left behind, however the process ends that made it.
 
@@ -28,7 +29,9 @@ pub mod pair;
 pub mod pattern;
 pub mod programs;
 pub mod sample;
+pub mod scratch;
 pub mod seat;
+mod signals;
 pub mod tcp;
 pub mod ways;
 pub mod worker;

@@ -8,14 +8,20 @@ use anyhow::{Context, Result, ensure};
 use elver_console::Failure;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::programs::Programs;
+use crate::programs::{Programs, end_with_parent};
+use crate::scratch::Scratch;
+use crate::signals::{self, Guest};
 
 /// The host's, which containers see.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// A running one. It takes its containers with it when it ends, so that the next one begins cold.
+/// A running one. It takes its containers with it when it ends, so that the next one begins cold; and
+/// it ends with this process, however that ends.
 #[derive(Debug)]
-pub struct Orchestrator(Child);
+pub struct Orchestrator {
+    process: Child,
+    _guest: Guest,
+}
 
 impl Orchestrator {
     /// Asks for all that containers with functions in Python need, before any is started.
@@ -39,20 +45,30 @@ impl Orchestrator {
         }
     }
 
+    /// A directory for the files of orchestrators. A signal that ends this process ends them first, and
+    /// then removes it.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn place() -> Result<Scratch> {
+        signals::watch()?;
+        Scratch::new()
+    }
+
     /// Starts `elver` with a configuration of functions, and waits until it takes requests.
     ///
     /// # Errors
     /// If it does not start; it has said why on standard error.
     pub fn start(elver: &Path, config: &Path) -> Result<Orchestrator> {
-        let process = Command::new(elver)
-            .args(["faas", "serve"])
-            .arg(config)
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start an orchestrator")?;
-        let mut orchestrator = Orchestrator(process);
+        let mut command = Command::new(elver);
+        command.args(["faas", "serve"]).arg(config).stdout(Stdio::piped());
+        // Its containers end with it, and not with a signal that it does not see.
+        end_with_parent(&mut command, Signal::TERM);
+        let process = command.spawn().context("cannot start an orchestrator")?;
+        let guest = Guest::of(&process)?;
+        let mut orchestrator = Orchestrator { process, _guest: guest };
         let mut ready = String::new();
-        if let Some(said) = orchestrator.0.stdout.take() {
+        if let Some(said) = orchestrator.process.stdout.take() {
             BufReader::new(said).read_line(&mut ready)?;
         }
         ensure!(ready.starts_with("ready"), "the orchestrator did not start; it has said why");
@@ -65,22 +81,22 @@ impl Orchestrator {
     /// If it ends otherwise than well.
     pub fn end(mut self) -> Result<()> {
         self.terminate();
-        let status = self.0.wait()?;
+        let status = self.process.wait()?;
         ensure!(status.success(), "the orchestrator ended with {status}");
         Ok(())
     }
 
     fn terminate(&self) {
         // One that has ended needs no signal.
-        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let _ = kill_process(Pid::from_child(&self.process), Signal::TERM);
     }
 }
 
 impl Drop for Orchestrator {
     fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(None)) {
+        if matches!(self.process.try_wait(), Ok(None)) {
             self.terminate();
-            let _ = self.0.wait();
+            let _ = self.process.wait();
         }
     }
 }

@@ -74,9 +74,14 @@ impl Programs {
 
 /// Lets the kernel kill the child when the thread that starts it ends.
 pub fn die_with_parent(command: &mut Command) {
+    end_with_parent(command, Signal::KILL);
+}
+
+/// Lets the kernel send the child this signal when the thread that starts it ends.
+pub(crate) fn end_with_parent(command: &mut Command, signal: Signal) {
     let parent = std::process::id();
     let ask = move || {
-        set_parent_process_death_signal(Some(Signal::KILL))?;
+        set_parent_process_death_signal(Some(signal))?;
         // It may have ended before it could be told.
         let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
         if now == Some(parent) { Ok(()) } else { Err(std::io::Error::other("parent is gone")) }

@@ -40,7 +40,7 @@ pub(super) struct DemoArgs {
 
 pub(super) fn run(args: &DemoArgs, programs: &Programs) -> Result<(), Failure> {
     Orchestrator::check(programs, &args.runtime)?;
-    let directory = tempfile::tempdir().context("cannot make a directory")?;
+    let directory = Orchestrator::place()?;
     write(directory.path(), &args.runtime)?;
     let mut times: BTreeMap<Start, Vec<(u128, u128)>> = BTreeMap::new();
     for _ in 0..args.count {

@@ -13,9 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open};
 
 use crate::cluster::host::Host;
-use crate::cluster::scratch::Scratch;
 use crate::cluster::spec::NodeSpec;
 use crate::programs::die_with_parent;
+use crate::scratch::Scratch;
 
 /// How long a daemon has to end by itself.
 const STOP_WAIT: Duration = Duration::from_secs(2);

@@ -6,8 +6,6 @@
 
 mod daemon;
 mod host;
-mod scratch;
-mod signals;
 mod spec;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,9 +20,10 @@ pub use spec::{Ground, NodeSpec};
 
 use crate::cluster::daemon::Daemon;
 use crate::cluster::host::{Host, Hub};
-use crate::cluster::scratch::Scratch;
 use crate::netns::{reach_hosts, stand_for_hosts};
 use crate::programs::Programs;
+use crate::scratch::Scratch;
+use crate::signals;
 
 /// Port of the meta server's registry.
 pub const REGISTRY_PORT: u16 = 4_790;

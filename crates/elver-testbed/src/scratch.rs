@@ -11,9 +11,14 @@ use anyhow::{Context, Result};
 static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A directory that only this user enters, and that goes when this is dropped.
+#[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// If none can be made where temporary files go.
     pub fn new() -> Result<Scratch> {
         // Short: the path of a Unix socket has 108 bytes.
         let prefix = format!("elver-{}-", std::process::id());
@@ -28,6 +33,7 @@ impl Scratch {
         Ok(Scratch(path))
     }
 
+    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -42,7 +48,7 @@ impl Drop for Scratch {
 }
 
 /// Removes all directories of this process, which is about to end.
-pub(super) fn remove_all() {
+pub(crate) fn remove_all() {
     for path in directories().drain(..) {
         let _ = fs::remove_dir_all(path);
     }
