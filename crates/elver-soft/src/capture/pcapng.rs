@@ -17,7 +17,7 @@ const ISB_IFDROP: u16 = 5;
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const INTERFACE_STATISTICS: u32 = 5;
-const ENHANCED_PACKET: u32 = 6;
+pub(super) const ENHANCED_PACKET: u32 = 6;
 
 /// What recorded packets begin with; the values are pcapng's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
