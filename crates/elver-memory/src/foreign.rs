@@ -237,7 +237,7 @@ fn advice(reason: &io::Error) -> String {
         _ if reason.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
             return "the process has ended".into();
         }
-        _ => return "allocate the memory at the node instead (Mr::alloc)".into(),
+        _ => return "allocate the memory at the node instead (Session::alloc)".into(),
     }
     let yama = std::fs::read_to_string(YAMA);
     let scope = match yama.as_deref().map(str::trim) {
@@ -251,7 +251,7 @@ fn advice(reason: &io::Error) -> String {
     format!(
         "{scope}the node may look only into processes of its own user that run with no more \
          privileges than it has: run the node as root, or with CAP_SYS_PTRACE, or allocate the \
-         memory at the node instead (Mr::alloc)"
+         memory at the node instead (Session::alloc)"
     )
 }
 
@@ -325,7 +325,7 @@ impl Foreign {
         let slow = guard.is_some_and(|guard| guard.copier.refuses(guard.account));
         let advice = if slow {
             "reading it took too long; keep it in a file system that answers, or allocate it at the \
-             node instead (Mr::alloc)"
+             node instead (Session::alloc)"
                 .to_string()
         } else {
             format!("it has no {} bytes mapped at {:#x}", self.len, self.addr)

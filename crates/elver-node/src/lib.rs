@@ -7,6 +7,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 #![warn(clippy::missing_errors_doc)]
 
+mod asking;
 pub mod capture;
 mod clock;
 pub mod config;

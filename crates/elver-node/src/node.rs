@@ -93,7 +93,7 @@ impl Node {
         let slow = Slow::start(&config, core.gid(), core.record(), secret, role, proof)?;
         let idle = IdlePolicy::of(&config);
         let mut engine = Engine::new(core, config, listener, inlet, outlet.clone(), pulse.clone())?;
-        engine.show_registry(slow.registry_view());
+        engine.show_registries(slow.registries(), slow.registry_view());
         Ok(Node { observer: None, watchdog: None, slow, engine, outlet, pulse, idle })
     }
 

@@ -43,6 +43,7 @@ pub(crate) struct Slow {
     client: Option<Worker>,
     server: Option<Worker>,
     registry_address: Option<SocketAddr>,
+    registries: Vec<SocketAddr>,
     view: Option<RegistryView>,
     reports: Option<Receiver<String>>,
 }
@@ -72,7 +73,7 @@ impl Slow {
         }
         let (mut client, mut reports) = (None, None);
         if !servers.is_empty() {
-            let mut settings = RegistryClientConfig::for_servers(servers);
+            let mut settings = RegistryClientConfig::for_servers(servers.clone());
             settings.source = Some(config.node.address);
             settings.secret = secret;
             settings.seed = gid
@@ -86,7 +87,12 @@ impl Slow {
             member.prove_by(proof);
             client = Some(keep(member, outlet, sender).map_err(system)?);
         }
-        Ok(Slow { client, server, registry_address, view, reports })
+        Ok(Slow { client, server, registry_address, registries: servers, view, reports })
+    }
+
+    /// The registries that the node is to register at.
+    pub(crate) fn registries(&self) -> &[SocketAddr] {
+        &self.registries
     }
 
     /// What its registry has seen, if it is a meta server.

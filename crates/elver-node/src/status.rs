@@ -11,6 +11,7 @@ use elver_core::{Class, Core, Histogram, Via, VqpInfo, VqpState, WrKind};
 use elver_verbs::Device;
 use serde::{Deserialize, Serialize};
 
+use crate::asking::{told, unheard};
 use crate::config::{SOCKET_VARIABLE, status_path};
 
 /// How long a node may take to tell.
@@ -31,11 +32,13 @@ pub struct Status {
     pub pid: u32,
     /// The node's address: its GID as an IP address.
     pub address: Option<IpAddr>,
+    /// The registries that the node is to register at, as they are configured.
+    pub registries: Vec<SocketAddr>,
     /// The meta servers as last heard of, the preferred one first.
     pub meta_servers: Vec<IpAddr>,
     /// Meta servers that have this node in their table.
     pub registered: u32,
-    /// Registries that do not take this node.
+    /// Registries that do not take this node, or do not answer.
     pub refusals: Vec<RefusalStatus>,
     /// Bytes that connections take: pool, peers, caches.
     pub connection_bytes: u64,
@@ -73,28 +76,25 @@ impl Status {
     /// text says which, and what to do.
     pub fn fetch(socket: &Path) -> io::Result<Status> {
         let path = status_path(socket);
-        let told = |error: io::Error, what: String| {
-            io::Error::new(error.kind(), format!("{what}: {error}"))
-        };
         let mut stream = UnixStream::connect(&path).map_err(|error| {
             let path = path.display();
             let what = format!(
                 "no node tells its status at {path}; start `elverd`, or name its socket with \
                  --socket or in {SOCKET_VARIABLE}"
             );
-            told(error, what)
+            told(error, &what)
         })?;
         stream.set_read_timeout(Some(WAIT))?;
         let mut text = String::new();
         stream
             .read_to_string(&mut text)
-            .map_err(|error| told(error, "the node did not tell its status".into()))?;
+            .map_err(|error| unheard(error, "the node did not tell its status", &path, WAIT))?;
         serde_json::from_str(&text)
-            .map_err(|error| told(error.into(), "the node's status is not understood".into()))
+            .map_err(|error| told(error.into(), "the node's status is not understood"))
     }
 }
 
-/// A registry that does not take a node.
+/// A registry that does not take a node, or does not answer it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalStatus {
     /// Where it is.

@@ -16,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::asking::{told, unheard};
 use crate::config::{SOCKET_VARIABLE, capture_path};
 
 pub(crate) use names::{NAMES_MAX, VqpName};
@@ -45,9 +46,6 @@ impl CaptureStream {
     /// text says which, and what to do.
     pub fn open(socket: &Path, options: &CaptureOptions) -> io::Result<CaptureStream> {
         let path = capture_path(socket);
-        let told = |error: io::Error, what: String| {
-            io::Error::new(error.kind(), format!("{what}: {error}"))
-        };
         let mut stream = UnixStream::connect(&path).map_err(|error| {
             let path = path.display();
             let what = match error.kind() {
@@ -60,7 +58,7 @@ impl CaptureStream {
                      --socket or in {SOCKET_VARIABLE}"
                 ),
             };
-            told(error, what)
+            told(error, &what)
         })?;
         stream.set_read_timeout(Some(WAIT))?;
         let mut request = serde_json::to_vec(options)?;
@@ -70,7 +68,7 @@ impl CaptureStream {
         let mut head = [0; 4];
         stream
             .read_exact(&mut head)
-            .map_err(|error| told(error, "the node does not begin to record".into()))?;
+            .map_err(|error| unheard(error, "the node does not begin to record", &path, WAIT))?;
         if head != PCAPNG {
             let mut text = head.to_vec();
             // What came of it is told.

@@ -308,7 +308,7 @@ impl<'a> Desk<'a> {
         let payer = self.who.account.number();
         if self.tools.copier.refuses(payer) {
             let text = "memory of a process of this user's took too long to read; try again later, or \
-                        allocate it at the node instead (Mr::alloc)";
+                        allocate it at the node instead (Session::alloc)";
             return Err(Refused::new(RefusalCode::Busy, text));
         }
         let copier = self.tools.copier.clone();

@@ -1,3 +1,5 @@
+use std::net::SocketAddr;
+
 use elver_core::{Core, MetaServer, NodeRecord};
 use elver_verbs::{Device, Gid, Time};
 use rustc_hash::FxHashSet;
@@ -11,11 +13,13 @@ pub(super) struct Membership {
     /// Peers that a list which has begun has not named yet.
     unnamed: FxHashSet<Gid>,
     pub(super) servers: Vec<MetaServer>,
+    /// The registries that the node is to register at.
+    pub(super) registries: Vec<SocketAddr>,
     /// Meta servers that have this node in their table.
     pub(super) registered: usize,
     /// Times that a registry refused this node.
     pub(super) refusals: u64,
-    /// Those that do, and why.
+    /// Those that do, or do not answer, and why.
     pub(super) refused_by: Vec<RefusalStatus>,
 }
 

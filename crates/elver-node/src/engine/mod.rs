@@ -37,6 +37,7 @@ mod turns;
 mod visits;
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -224,9 +225,10 @@ impl Engine {
         })
     }
 
-    /// The status shows what a registry has seen.
-    pub(crate) fn show_registry(&mut self, registry: Option<RegistryView>) {
-        self.registry = registry;
+    /// The status shows where the node is to register, and what its own registry has seen.
+    pub(crate) fn show_registries(&mut self, all: &[SocketAddr], own: Option<RegistryView>) {
+        self.membership.registries = all.to_vec();
+        self.registry = own;
     }
 
     pub(crate) fn core(&mut self) -> &mut Core<SoftDevice> {
@@ -445,7 +447,7 @@ impl Engine {
         self.door.resume();
         for look in self.looks.overdue(&self.copier, now) {
             let text = "reading it took too long; keep it in a file system that answers, or allocate \
-                        it at the node instead (Mr::alloc)";
+                        it at the node instead (Session::alloc)";
             self.register(look, Err(Refused::new(RefusalCode::Permission, text)), now);
         }
         if elver_soft::fault::faults() != self.faults {
@@ -516,6 +518,7 @@ impl Engine {
         status.device = self.core.device().counters().iter().map(by_name).collect();
         status.meta_servers =
             self.membership.servers.iter().map(|server| server.gid.to_ip()).collect();
+        status.registries.clone_from(&self.membership.registries);
         status.registered = self.membership.registered as u32;
         status.refusals = self.membership.refused_by.clone();
         status.engine.insert("registrations_refused".to_string(), self.membership.refusals);

@@ -71,8 +71,8 @@ pub struct RegistryClient {
     /// What [`News::MetaServers`] last said.
     told: Vec<MetaServer>,
     told_registered: usize,
-    /// What [`News::Refused`] last said in all.
-    told_refusals: u64,
+    /// Of how many tidings of servers [`News::Refused`] last told.
+    told_tidings: u64,
     news: VecDeque<News>,
     /// Without which there are no heartbeats.
     proof: Option<Proof>,
@@ -105,7 +105,7 @@ impl RegistryClient {
             watched: None,
             told: Vec::new(),
             told_registered: 0,
-            told_refusals: 0,
+            told_tidings: 0,
             news: VecDeque::new(),
             proof: None,
         }
@@ -152,9 +152,10 @@ impl RegistryClient {
             self.told_registered = registered;
             self.news.push_back(News::Registered { servers: registered });
         }
-        let refusals = self.servers.iter().map(|one| one.session.refusals).sum();
-        if refusals != self.told_refusals || changed {
-            self.told_refusals = refusals;
+        let tidings = self.servers.iter().map(|one| one.session.tidings).sum();
+        if tidings != self.told_tidings || changed {
+            self.told_tidings = tidings;
+            let refusals = self.servers.iter().map(|one| one.session.refusals).sum();
             let refused = |one: &Server| Some((one.address, one.session.refusal.clone()?));
             let servers = self.servers.iter().filter_map(refused).collect();
             self.news.push_back(News::Refused { refusals, servers });
@@ -248,8 +249,10 @@ impl Server {
     ) -> Result<(), Ended> {
         match step {
             Some(Step::Connect) => {
-                let pipe = Pipe::connect(self.address, source, OUTBOX_BYTES_MAX);
-                self.pipe = Some(pipe.map_err(|_| Ended::Gone)?);
+                match Pipe::connect(self.address, source, OUTBOX_BYTES_MAX) {
+                    Ok(pipe) => self.pipe = Some(pipe),
+                    Err(error) => return Err(self.unreached(&error)),
+                }
                 self.connecting = true;
                 self.session.greet(nonce().map_err(|_| Ended::Gone)?);
             }
@@ -264,7 +267,9 @@ impl Server {
             if ready == 0 {
                 return Ok(());
             }
-            pipe.connected()?;
+            if let Err(error) = pipe.connected() {
+                return Err(self.unreached(&error));
+            }
             self.connecting = false;
         }
         pipe.receive()?;
@@ -294,6 +299,12 @@ impl Server {
                 news.extend(News::from_frame(frame));
             }
         }
+    }
+
+    /// There is no connection, for what the system said.
+    fn unreached(&mut self, error: &io::Error) -> Ended {
+        self.session.unreached(format!("it cannot be reached: {error}"));
+        Ended::Gone
     }
 
     fn put_out(&mut self) -> Result<(), Ended> {

@@ -43,11 +43,11 @@ pub enum News {
         /// How many.
         servers: usize,
     },
-    /// A server refused this node, or no longer does.
+    /// A server refused this node, or is not reached, or does or is no longer so.
     Refused {
         /// Times that any did.
         refusals: u64,
-        /// Those that do, and why.
+        /// Those that do, or do not answer, and why.
         servers: Vec<(SocketAddr, String)>,
     },
     /// A node came, changed its record (`Some`), or is gone (`None`).

@@ -74,11 +74,8 @@ impl Pipe {
     }
 
     /// How connecting went.
-    pub(super) fn connected(&self) -> Result<(), Ended> {
-        match socket_error(&self.stream) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Ended::Gone),
-        }
+    pub(super) fn connected(&self) -> std::io::Result<()> {
+        Ok(socket_error(&self.stream)??)
     }
 
     /// Reads what is there, up to a bound; then [`Pipe::next`] gives it.

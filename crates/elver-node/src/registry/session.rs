@@ -17,6 +17,10 @@ const TTL_NS_MIN: u64 = 10_000_000;
 /// The longest.
 const TTL_NS_MAX: u64 = 3_600_000_000_000;
 
+/// Tries in a row, about half a second, after which it is worth a word that a server is not reached:
+/// before, it may be starting with its nodes.
+const UNREACHED_MIN: u32 = 6;
+
 const SECRET_WANTED: &str = "the registry wants to know the cluster's secret, and this node has \
                              none: set `registry.secret_file`";
 const SECRET_UNPROVEN: &str = "the registry does not prove that it knows the cluster's secret: set \
@@ -47,6 +51,10 @@ pub(super) struct Session {
     pub(super) refusal: Option<String>,
     /// Times that it was refused.
     pub(super) refusals: u64,
+    /// Times that there was something new to tell of why it is not registered.
+    pub(super) tidings: u64,
+    /// Tries in a row to which nobody answered.
+    unreached: u32,
     outputs: VecDeque<Frame>,
 }
 
@@ -91,6 +99,8 @@ impl Session {
             watching: false,
             refusal: None,
             refusals: 0,
+            tidings: 0,
+            unreached: 0,
             outputs: VecDeque::new(),
         }
     }
@@ -107,7 +117,10 @@ impl Session {
                 self.state = State::Greeting { until: now.saturating_add_ns(self.answer_ns_max) };
                 Some(Step::Connect)
             }
-            State::Greeting { until } if until <= now => Some(Step::Disconnect),
+            State::Greeting { until } if until <= now => {
+                self.unreached(format!("no answer for {} ms", self.answer_ns_max / 1_000_000));
+                Some(Step::Disconnect)
+            }
             State::Up if now.ns_since(self.heard_at) >= self.ttl_ns => Some(Step::Disconnect),
             State::Up if self.beat_at <= now => {
                 if turned() {
@@ -147,6 +160,17 @@ impl Session {
     pub(super) fn refuse(&mut self, reason: impl Into<String>) {
         self.refusal = Some(reason.into());
         self.refusals += 1;
+        self.tidings += 1;
+    }
+
+    /// Nobody answers there, for this reason.
+    pub(super) fn unreached(&mut self, reason: impl Into<String>) {
+        self.unreached = self.unreached.saturating_add(1);
+        let reason = Some(reason.into());
+        if self.unreached >= UNREACHED_MIN && self.refusal != reason {
+            self.refusal = reason;
+            self.tidings += 1;
+        }
     }
 
     /// The connection ended, or there never was one.
@@ -195,6 +219,7 @@ impl Session {
                 // Only now, so that a server that refuses is not asked without end.
                 self.backoff.reset();
                 self.refusal = None;
+                self.unreached = 0;
                 self.registered = true;
                 Ok(None)
             }
@@ -298,6 +323,37 @@ mod tests {
         session.poll(Time(0), || true);
         assert_eq!(session.poll(Time(999 * MS), || true), None);
         assert_eq!(session.poll(Time(1_000 * MS), || true), Some(Step::Disconnect));
+    }
+
+    /// One that starts a moment after its nodes is no news.
+    #[test]
+    fn that_nobody_answers_is_told_once_it_lasts() {
+        let mut session = session();
+        let mut tries = 0;
+        for _ in 0..3 {
+            while session.refusal.is_none() {
+                let now = session.poll_timeout();
+                match session.poll(now, || true) {
+                    Some(Step::Connect) => tries += 1,
+                    Some(Step::Disconnect) => session.disconnected(now),
+                    None => {}
+                }
+            }
+            assert_eq!((tries, session.tidings, session.refusals), (UNREACHED_MIN, 1, 0));
+        }
+        assert_eq!(session.refusal.as_deref(), Some("no answer for 1000 ms"));
+        session.unreached("no answer for 1000 ms");
+        assert_eq!(session.tidings, 1, "it is the same");
+        session.unreached("Connection refused");
+        assert_eq!(session.tidings, 2);
+        let now = session.poll_timeout();
+        session.disconnected(now);
+        assert_eq!(session.poll(session.poll_timeout(), || true), Some(Step::Connect));
+        session.handle(welcome(), now).unwrap();
+        session.handle(Frame::Registered, now).unwrap();
+        assert_eq!(session.refusal, None);
+        session.unreached("Connection refused");
+        assert_eq!(session.refusal, None, "it is counted anew");
     }
 
     #[test]

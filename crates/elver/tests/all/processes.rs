@@ -120,7 +120,7 @@ fn a_node_of_another_user_says_why_it_cannot() {
     let mut client = place.start(174, "process_that_registers_memory", NOBODY - 1);
     let said = client.says();
     assert!(said.starts_with("Permission: ") && said.contains("of its own user"), "{said}");
-    assert!(said.contains("Mr::alloc"), "{said}");
+    assert!(said.contains("Session::alloc"), "{said}");
 }
 
 /// Not a test of its own: a process at the node that serves a port, and answers the first message to it.
