@@ -1,6 +1,6 @@
 //! A server that sends back what it gets, and a client: messages over virtual queue pairs.
 //!
-//! Run it beside a daemon: `cargo run --example echo`.
+//! Run it beside a daemon: `cargo run -p elver --example echo`.
 
 use elver::{
     AccessFlags, Completed, Error, Gid, Payload, RecvWr, SendFlags, SendOp, SendWr, Session,

@@ -1,6 +1,6 @@
 //! A node inside the process (feature `embedded`): for unit tests, and where no daemon shall be.
 //!
-//! `cargo run --example embedded --features embedded`; it needs no daemon.
+//! `cargo run -p elver --example embedded --features embedded`; it needs no daemon.
 
 use elver::node::config::Config;
 use elver::{

@@ -1,6 +1,6 @@
 //! A session beside other descriptors in one epoll set.
 //!
-//! Run it beside a daemon: `cargo run --example epoll`.
+//! Run it beside a daemon: `cargo run -p elver --example epoll`.
 
 use std::mem::MaybeUninit;
 

@@ -1,6 +1,6 @@
 //! A server that forks for each request: the children have their connections at once, and give them back by ending.
 //!
-//! Run it beside a daemon: `cargo run --example fork [REQUESTS]`.
+//! Run it beside a daemon: `cargo run -p elver --example fork [REQUESTS]`.
 
 use std::io::{Read, Write, pipe};
 use std::time::Instant;

@@ -2,7 +2,7 @@
 //! for, one at a time. Prints the median of each, and its ratio to the blocking wait.
 //!
 //! Run it beside a daemon that nothing else uses, on a machine with two cores or more:
-//! `cargo run --release --example latency --features tokio [-- ROUNDS]`.
+//! `cargo run --release -p elver --example latency --features tokio [-- ROUNDS]`.
 
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};

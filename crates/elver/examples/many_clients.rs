@@ -1,7 +1,7 @@
 //! One server and many clients, of whom it knows nothing beforehand: a bound VQP gets the messages of all,
 //! and each comes with a VQP back to its sender.
 //!
-//! Run it beside a daemon: `cargo run --example many_clients`.
+//! Run it beside a daemon: `cargo run -p elver --example many_clients`.
 
 use std::sync::mpsc::channel;
 

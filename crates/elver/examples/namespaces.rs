@@ -1,6 +1,6 @@
 //! Two nodes in two network namespaces, as in two hosts, joined by a cable (feature `embedded`).
 //!
-//! `cargo run --example namespaces --features embedded`; it needs no daemon, `ip` and `unshare`, and either
+//! `cargo run -p elver --example namespaces --features embedded`; it needs no daemon, `ip` and `unshare`, and either
 //! root or a system where users may make namespaces. What it makes goes with its processes.
 
 use std::io::{BufRead, BufReader, Write};

@@ -1,6 +1,6 @@
 //! A store that its clients read and write by themselves: the process that owns the memory does nothing.
 //!
-//! Run it beside a daemon: `cargo run --example one_sided`.
+//! Run it beside a daemon: `cargo run -p elver --example one_sided`.
 
 use elver::{
     AccessFlags, Completed, Error, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Session, Sge,

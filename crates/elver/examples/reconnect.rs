@@ -1,6 +1,6 @@
 //! Waits that end in time, and a VQP that failed: what its error says, and how it works again.
 //!
-//! Run it beside a daemon: `cargo run --example reconnect`.
+//! Run it beside a daemon: `cargo run -p elver --example reconnect`.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Memory that the program has already, a `Vec`, registered in its place.
 //!
-//! Run it beside a daemon: `cargo run --example register_vec`. The node must be allowed to look into this
+//! Run it beside a daemon: `cargo run -p elver --example register_vec`. The node must be allowed to look into this
 //! process: it is if it runs as root or as this user, and the error says what to change if not.
 
 use elver::{

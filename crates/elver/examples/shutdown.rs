@@ -1,7 +1,7 @@
 //! A server that ends as it should when it is asked to, by SIGTERM or Ctrl-C: it takes no new requests,
 //! answers those it has, and gives everything back.
 //!
-//! Run it beside a daemon: `cargo run --example shutdown`. It asks itself to end after a moment.
+//! Run it beside a daemon: `cargo run -p elver --example shutdown`. It asks itself to end after a moment.
 
 use elver::{AccessFlags, Error, RecvWr, Session, VqpOptions};
 use rustix::process::{Signal, getpid, kill_process};

@@ -1,7 +1,7 @@
 //! A hash table that its owner writes and its clients read by themselves: the owner answers nobody, and a look-up is one
 //! READ for nearly every key.
 //!
-//! Run it beside a daemon: `cargo run --features kv --example table`.
+//! Run it beside a daemon: `cargo run -p elver --features kv --example table`.
 
 use elver::kv::{Descriptor, Error, Layout, Reader, Store};
 use elver::{Gid, Session};

@@ -1,6 +1,6 @@
 //! Tasks of tokio's that wait on one session (feature `tokio`).
 //!
-//! Run it beside a daemon: `cargo run --example tasks --features tokio`.
+//! Run it beside a daemon: `cargo run -p elver --example tasks --features tokio`.
 
 use std::rc::Rc;
 

@@ -1,7 +1,7 @@
 //! A session per thread: nothing is locked between them. Memory may be one's and all others' of the process too: each
 //! registers it for itself, and the node reads and writes it for all.
 //!
-//! Run it beside a daemon: `cargo run --example threads`.
+//! Run it beside a daemon: `cargo run -p elver --example threads`.
 
 use std::sync::Barrier;
 

@@ -1,6 +1,6 @@
 //! Many WRITEs and few completions: a signalled WR tells that it and all before it have been done.
 //!
-//! Run it beside a daemon: `cargo run --example unsignalled`.
+//! Run it beside a daemon: `cargo run -p elver --example unsignalled`.
 
 use elver::{
     AccessFlags, Completed, Error, Payload, SendFlags, SendOp, SendWr, Session, Sge, VqpOptions, Wc,
