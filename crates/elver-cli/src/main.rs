@@ -26,6 +26,10 @@ use crate::capture::CaptureArgs;
 use crate::cli::{Cli, Command, WORKER, Worker};
 
 fn main() -> ExitCode {
+    elver_console::guarded(command)
+}
+
+fn command() -> ExitCode {
     // No command of the user's, so that neither help nor completions know it.
     let mut arguments = std::env::args_os().skip(1).peekable();
     let done = if arguments.peek().is_some_and(|name| name == WORKER) {
@@ -94,15 +98,22 @@ fn left_out(name: &OsStr) -> Option<&'static str> {
 /// Runs the command that stands behind the options of `elver capture`, its devices recording.
 fn record(args: &CaptureArgs) -> Result<(), Failure> {
     let words = std::iter::once("elver".to_string()).chain(args.command.iter().cloned());
-    let cli = Cli::try_parse_from(words).map_err(|error| Failure::unusable(error.render()))?;
+    let cli = Cli::try_parse_from(words).unwrap_or_else(|error| error.exit());
     let file = Some(args.file_of_command()?);
     match cli.command {
-        Command::Perf(command) => perf::run(&command.command, file),
-        Command::Pingpong(command) => pingpong::run(&command, file),
-        Command::Perftest(command) => perftest::run(&command, file),
-        _ => Err(Failure::unusable(
-            "capture records `perf`, `pingpong` and `perftest` commands; name one behind it",
-        )),
+        Command::Perf(command) => perf::run(&command.command, file)?,
+        Command::Pingpong(command) => pingpong::run(&command, file)?,
+        Command::Perftest(command) => perftest::run(&command, file)?,
+        _ => {
+            return Err(Failure::unusable(
+                "capture records `perf`, `pingpong` and `perftest` commands; name one behind it",
+            ));
+        }
+    }
+    // The devices have said which files lack them, and why.
+    match elver_soft::record::left_out() {
+        0 => Ok(()),
+        packets => Err(anyhow::anyhow!("{packets} packets were not recorded").into()),
     }
 }
 

@@ -7,5 +7,5 @@ mod progress;
 pub mod table;
 
 pub use exit::Failure;
-pub use out::{line, write};
+pub use out::{guarded, line, write};
 pub use progress::Progress;
