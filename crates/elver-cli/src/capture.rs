@@ -1,9 +1,9 @@
 //! `elver capture`: what a running node sends and receives, as pcapng.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,6 +21,8 @@ use crate::status::usual_socket;
 
 /// The longest block of a capture.
 const BLOCK_BYTES_MAX: usize = 1 << 20;
+/// Who may read a capture.
+const MODE: u32 = 0o600;
 /// How long a node may take to end a capture.
 const END_WAIT: Duration = Duration::from_secs(5);
 /// Types of pcapng blocks.
@@ -35,14 +37,16 @@ Examples:
   elver capture -w node.pcapng
       what this host's node sends and receives, until Ctrl-C; Wireshark and tshark read it
   elver capture -w - | tshark -i - -X lua_script:contrib/wireshark/elver.lua
-      the same, live, with our own headers; each packet's comment names its VQPs
+      the same, live, with our own headers; each packet's comment names its VQPs; an installation has
+      the script in PREFIX/share/elver/wireshark
   elver capture -w node.pcapng --duration 10 --snap 128
       the headers of ten seconds
   elver capture -w read.pcapng perf pair read --placement loopback
       what an elver command's device sends and receives
 
 Only the node's own user and root may. What VQPs of one node send each other is copied in memory, and
-leaves no packet. Packets that come faster than they are read are left out: the end says how many.";
+leaves no packet. Packets that come faster than they are read are left out: the end says how many. What a command records is at most 1 GiB for
+each of its devices; packets that a file lacks, for that or for a full disk, make the exit code 1.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -99,7 +103,9 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
             Some(Instant::now() + Duration::from_secs_f64(seconds))
         }
         Some(seconds) => {
-            return Err(Failure::unusable(format!("--duration {seconds}: it must be above 0")));
+            return Err(Failure::unusable(format!(
+                "--duration {seconds:?}: it must be above 0 and at most 1e9 seconds"
+            )));
         }
     };
     if args.is_stdout() && io::stdout().is_terminal() {
@@ -115,21 +121,23 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
     let options = CaptureOptions { snap_bytes: args.snap, buffer_bytes: args.buffer << 20 };
     let socket = args.socket.clone().unwrap_or_else(usual_socket);
     let stream = CaptureStream::open(&socket, &options)?;
+    let cannot_write = || format!("cannot write to {}", args.file.display());
     let mut writer: Box<dyn Write> = if args.is_stdout() {
         Box::new(io::stdout().lock())
     } else {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let file = options.open(&args.file);
-        Box::new(file.with_context(|| format!("cannot write to {}", args.file.display()))?)
+        Box::new(create(&args.file).with_context(cannot_write)?)
     };
-    let mut blocks = Blocks::new(args.packets);
-    match pass_on(stream, &bell, limit, &mut blocks, &mut writer) {
-        Ok(()) => {}
-        // Whoever reads it has enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        Err(error) => return Err(error.into()),
+    if !args.is_stdout() && io::stderr().is_terminal() {
+        eprintln!("recording to {}; Ctrl-C ends it", args.file.display());
     }
+    let mut blocks = Blocks::new(args.packets);
+    let is_as_asked = match pass_on(stream, &bell, limit, &mut blocks, &mut writer) {
+        Ok(is_as_asked) => is_as_asked,
+        Err(Broken::Node(error)) => return Err(error.into()),
+        // Whoever reads it has enough.
+        Err(Broken::File(error)) if error.kind() == io::ErrorKind::BrokenPipe => true,
+        Err(Broken::File(error)) => return Err(error).with_context(cannot_write)?,
+    };
     let (packets, lost) = (blocks.packets, blocks.lost);
     let line = if args.json {
         serde_json::json!({ "packets": packets, "left_out": lost }).to_string()
@@ -140,20 +148,46 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
     if args.is_stdout() {
         eprintln!("{line}");
     } else {
-        elver_console::write(format!("{line}\n").as_bytes());
+        elver_console::say!("{line}");
+    }
+    if !is_as_asked {
+        return Err(anyhow::anyhow!("the node ended while it was recorded").into());
     }
     Ok(())
 }
 
+/// Creates a file for its owner alone, also where one is there: what is recorded is everybody's, and
+/// the keys to it.
+fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(MODE).open(path)?;
+    if file.metadata()?.is_file() {
+        file.set_permissions(Permissions::from_mode(MODE))?;
+    }
+    Ok(file)
+}
+
+/// Which of both ends a capture fails at.
+enum Broken {
+    Node(io::Error),
+    File(io::Error),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Broken {
+        Broken::Node(error)
+    }
+}
+
 /// Passes on what the node records, in whole blocks, until its end, which a signal, the time or the
-/// number of packets asks for.
+/// number of packets asks for; whether one of them did, and not the node's own end.
 fn pass_on(
     mut stream: CaptureStream,
     bell: &UnixStream,
     limit: Option<Instant>,
     blocks: &mut Blocks,
     writer: &mut dyn Write,
-) -> io::Result<()> {
+) -> Result<bool, Broken> {
     let mut limit = limit;
     let mut is_ending = false;
     let mut bytes = vec![0; 256 << 10];
@@ -165,22 +199,22 @@ fn pass_on(
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(Broken::Node(error.into())),
         }
         let (arrived, rung) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
         if arrived {
             let count = stream.read(&mut bytes)?;
             if count == 0 {
-                return Ok(());
+                return Ok(is_ending);
             }
             blocks.take(&bytes[..count], writer)?;
-            writer.flush()?;
+            writer.flush().map_err(Broken::File)?;
         }
         if is_ending {
             // A second signal: what was written is whole.
             let late = limit.is_some_and(|limit| Instant::now() >= limit);
             if late || rung {
-                return Ok(());
+                return Ok(true);
             }
             continue;
         }
@@ -218,7 +252,7 @@ impl Blocks {
     }
 
     /// Takes bytes in, and writes the blocks that are whole now, of packets no more than are wanted.
-    fn take(&mut self, bytes: &[u8], writer: &mut dyn Write) -> io::Result<()> {
+    fn take(&mut self, bytes: &[u8], writer: &mut dyn Write) -> Result<(), Broken> {
         self.rest.extend(bytes);
         let mut at = 0;
         while let Some(head) = self.rest[at..].first_chunk::<8>() {
@@ -226,7 +260,7 @@ impl Blocks {
             let len = len as usize;
             if !(12..=BLOCK_BYTES_MAX).contains(&len) {
                 let what = format!("the node sent a block of {len} bytes, which pcapng has not");
-                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+                return Err(Broken::Node(io::Error::new(io::ErrorKind::InvalidData, what)));
             }
             let Some(block) = self.rest.get(at..at + len) else { break };
             at += len;
@@ -236,7 +270,7 @@ impl Blocks {
                 STATISTICS => self.lost = lost(block),
                 _ => {}
             }
-            writer.write_all(block)?;
+            writer.write_all(block).map_err(Broken::File)?;
         }
         self.rest.drain(..at);
         Ok(())
@@ -288,14 +322,16 @@ mod tests {
                 let mut blocks = Blocks::new(Some(packets_max));
                 let mut written = Vec::new();
                 for bytes in file.chunks(piece) {
-                    blocks.take(bytes, &mut written).unwrap();
+                    assert!(blocks.take(bytes, &mut written).is_ok());
                 }
                 let packets = packets_max.min(2);
                 assert_eq!((blocks.packets, blocks.lost), (packets, Some(7)));
                 assert_eq!(written.len(), head + packets as usize * one + end);
             }
         }
-        let wrong = Blocks::new(None).take(&[0xff; 8], &mut Vec::new());
-        assert_eq!(wrong.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let Err(Broken::Node(wrong)) = Blocks::new(None).take(&[0xff; 8], &mut Vec::new()) else {
+            panic!("it is no block")
+        };
+        assert_eq!(wrong.kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -1,7 +1,8 @@
 //! `elver status`: how a running node is.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -73,9 +74,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
             let rows = if args.all { usize::MAX } else { ROWS };
             format!("{}{}", if clears { CLEAR } else { "" }, page(&status, since, rows))
         };
-        let mut out = std::io::stdout().lock();
         // Who reads may have enough.
-        if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+        if !elver_console::write(text.as_bytes()) {
             return Ok(());
         }
         before = Some((Instant::now(), status));
@@ -83,21 +83,29 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where processes find the node.
+/// Where processes find the node: the host's, unless nobody is there or it is not for this user, else
+/// this user's.
 pub(crate) fn usual_socket() -> PathBuf {
-    let system = PathBuf::from("/run/elver/elverd.sock");
     match std::env::var_os(SOCKET_VARIABLE) {
         Some(path) if !path.is_empty() => path.into(),
-        _ if status_path(&system).exists() => system,
-        _ => default_socket(),
+        _ => first_that_answers([PathBuf::from("/run/elver/elverd.sock"), default_socket()]),
     }
+}
+
+/// The first at which a node lets this user in; if none does the first that is there, for whoever asks
+/// it to hear why not.
+fn first_that_answers(sockets: [PathBuf; 2]) -> PathBuf {
+    let answers = |socket: &&PathBuf| UnixStream::connect(status_path(socket)).is_ok();
+    let is_there = |socket: &&PathBuf| status_path(socket).exists();
+    let found = sockets.iter().find(answers).or_else(|| sockets.iter().find(is_there));
+    found.unwrap_or(&sockets[1]).clone()
 }
 
 /// The status for people. Where there is an earlier one, what happened since by second.
 fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> String {
     let mut text = Page { text: String::new(), rows };
     let dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
-    let metas: Vec<String> = status.meta_servers.iter().map(ToString::to_string).collect();
+    let metas: Vec<String> = status.registries.iter().map(ToString::to_string).collect();
     text.line(&format!(
         "node {}  elverd {} pid {}  meta servers {} (registered at {} of {})",
         dash(status.address.map(|address| address.to_string())),
@@ -261,5 +269,26 @@ impl Page {
         if rows.len() > shown.len() {
             self.line(&format!("… and {} more: --all", rows.len() - shown.len()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    /// As programs do, which ask one after the other.
+    #[test]
+    fn a_node_that_has_gone_is_passed_over() {
+        let place = tempfile::tempdir().unwrap();
+        let sockets = ["host", "user"].map(|name| place.path().join(name));
+        assert_eq!(first_that_answers(sockets.clone()), sockets[1], "neither is there");
+        drop(UnixListener::bind(status_path(&sockets[0])).unwrap());
+        assert_eq!(first_that_answers(sockets.clone()), sockets[0], "its node has gone");
+        let _user = UnixListener::bind(status_path(&sockets[1])).unwrap();
+        assert_eq!(first_that_answers(sockets.clone()), sockets[1]);
+        std::fs::remove_file(status_path(&sockets[0])).unwrap();
+        let _host = UnixListener::bind(status_path(&sockets[0])).unwrap();
+        assert_eq!(first_that_answers(sockets.clone()), sockets[0]);
     }
 }
