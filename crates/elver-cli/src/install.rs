@@ -2,9 +2,9 @@
 //! daemon's configuration and its units. Packages are made by it too (`scripts/package`), so that what
 //! belongs to an installation stands here alone.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,7 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   cargo install --path crates/elver-cli && cargo install --path crates/elverd
   sudo ~/.cargo/bin/elver install
-      all of it, below /usr/local and /etc; then: systemctl enable --now elverd.socket
+      all of it, below /usr/local and /etc; then: systemctl enable --now elverd.service
   elver install --destdir /tmp/stage --prefix /usr
       into a directory from which a package is made
   elver install --list
@@ -70,8 +70,10 @@ pub(crate) fn run(
             told += &format!("{}\n", path.display());
             continue;
         }
-        let is_written = put(&path, &piece).with_context(|| {
-            format!("cannot write {}; run it as root, or see --destdir", path.display())
+        let is_written = put(&path, &piece).map_err(|error| {
+            let may = error.kind() != io::ErrorKind::PermissionDenied;
+            let help = if may { "" } else { "; run it as root, or see --destdir" };
+            anyhow::Error::new(error).context(format!("cannot write {}{help}", path.display()))
         })?;
         told += &format!("{}{}\n", path.display(), if is_written { "" } else { " (kept)" });
     }
@@ -160,19 +162,38 @@ fn below(destdir: Option<&Path>, path: &Path) -> PathBuf {
     }
 }
 
+/// Makes those that are missing, which everybody enters, whatever the umask.
+fn make_directories(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = path.parent().filter(|above| *above != Path::new("")) {
+        make_directories(above)?;
+    }
+    match fs::create_dir(path) {
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o755)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Writes a file in place of an old one, whole; false if the one that is there is kept.
 fn put(path: &Path, piece: &Piece) -> io::Result<bool> {
     if piece.is_kept && path.exists() {
         return Ok(false);
     }
     let directory = path.parent().unwrap_or(Path::new("/"));
-    DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+    make_directories(directory)?;
     // Beside it, since a program that runs cannot be written.
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(piece.mode);
-    let written = options.open(&beside).and_then(|mut file| file.write_all(&piece.bytes));
+    let written = options.open(&beside).and_then(|mut file| {
+        file.write_all(&piece.bytes)?;
+        // Whatever the umask.
+        file.set_permissions(Permissions::from_mode(piece.mode))
+    });
     if let Err(error) = written.and_then(|()| fs::rename(&beside, path)) {
         // It may not even be there.
         let _ = fs::remove_file(&beside);

@@ -3,71 +3,13 @@
 //! The benchmarks run for moments: what is tested is what they print, never a figure. One test
 //! function for all that spins: side by side they would only slow each other.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+mod common;
 
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use common::{Daemon, WAIT, elver, is_root, json, leftovers, run};
 use serde_json::Value;
-
-/// The longest that anything here may take.
-const WAIT: Duration = Duration::from_secs(60);
-
-fn elver() -> Command {
-    daemon();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_elver"));
-    command.env_remove("ELVER_SOCKET");
-    command
-}
-
-fn run(arguments: &[&str]) -> Output {
-    elver().args(arguments).output().unwrap()
-}
-
-fn json(output: &Output) -> Value {
-    let text = String::from_utf8_lossy(&output.stdout);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {error}", output.status);
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
-}
-
-/// `elverd` beside `elver`, built if this package's tests are built alone.
-fn daemon() -> PathBuf {
-    static BUILT: std::sync::Once = std::sync::Once::new();
-    let program = Path::new(env!("CARGO_BIN_EXE_elver")).with_file_name("elverd");
-    BUILT.call_once(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "elverd"]);
-        if program.parent().is_some_and(|directory| directory.ends_with("release")) {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success(), "elverd cannot be built");
-    });
-    program
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-/// Processes whose command line names this directory.
-fn leftovers(of: u32) -> Vec<String> {
-    let name = format!("elver-{of}-");
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        if line.contains(&name) {
-            found.push(line);
-        }
-    }
-    for entry in std::fs::read_dir(std::env::temp_dir()).unwrap().flatten() {
-        let file = entry.file_name().to_string_lossy().into_owned();
-        if file.starts_with(&name) {
-            found.push(file);
-        }
-    }
-    found
-}
 
 #[test]
 fn what_spins() {
@@ -122,7 +64,7 @@ fn a_demonstration_that_is_ended_leaves_nothing() {
         assert!(!demo.wait().unwrap().success());
         let end = Instant::now() + WAIT;
         loop {
-            let mut left = leftovers(demo.id());
+            let mut left = leftovers(&format!("elver-{}-", demo.id()));
             if signal == rustix::process::Signal::KILL {
                 // Nobody was there to remove the directory.
                 left.retain(|line| line.contains(' '));
@@ -134,55 +76,10 @@ fn a_demonstration_that_is_ended_leaves_nothing() {
             std::thread::yield_now();
         }
         if signal == rustix::process::Signal::KILL {
-            for name in leftovers(demo.id()) {
+            for name in leftovers(&format!("elver-{}-", demo.id())) {
                 std::fs::remove_dir_all(std::env::temp_dir().join(name)).unwrap();
             }
         }
-    }
-}
-
-/// A daemon, ended with its test.
-struct Daemon {
-    child: Child,
-    directory: PathBuf,
-}
-
-impl Daemon {
-    fn start(address: &str) -> Daemon {
-        let name = format!("elver-status-{}-{address}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir(&directory).unwrap();
-        let file = directory.join("elverd.toml");
-        let socket = directory.join("elverd.sock");
-        let text = format!(
-            "node.address = \"{address}\"\nsocket.path = {socket:?}\nmeta.serve = true\n\
-             metrics.listen = \"\"\n"
-        );
-        std::fs::write(&file, text).unwrap();
-        let mut child = Command::new(daemon())
-            .arg("--config")
-            .arg(&file)
-            .env_remove("ELVER_SOCKET")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
-        std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-        assert!(line.starts_with("elverd ready"), "{line}");
-        Daemon { child, directory }
-    }
-
-    fn socket(&self) -> String {
-        self.directory.join("elverd.sock").display().to_string()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-        std::fs::remove_dir_all(&self.directory).unwrap();
     }
 }
 
