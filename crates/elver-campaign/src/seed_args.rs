@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, value_parser};
 
 /// Which seeds a simulation runs, and what it tells of them.
 #[derive(Debug, Args)]
@@ -13,7 +13,7 @@ pub(crate) struct SeedArgs {
     #[arg(long, default_value = "1", value_parser = first_seed)]
     pub(crate) seed: u64,
     /// How many seeds to run, counting up.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = value_parser!(u64).range(1..))]
     pub(crate) seeds: u64,
     /// Run seeds for this long instead, such as `90s` or `8h`, 30 days at most.
     #[arg(long = "for", value_name = "DURATION", conflicts_with = "seeds", value_parser = run_time)]
@@ -30,8 +30,8 @@ pub(crate) struct SeedArgs {
     #[arg(long)]
     pub(crate) list_canaries: bool,
     /// Seeds that run side by side; by default one a core.
-    #[arg(long)]
-    pub(crate) jobs: Option<usize>,
+    #[arg(long, value_parser = value_parser!(u32).range(1..))]
+    pub(crate) jobs: Option<u32>,
     /// Run all seeds, also after a failure.
     #[arg(long)]
     pub(crate) keep_going: bool,

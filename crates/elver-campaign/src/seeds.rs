@@ -55,7 +55,7 @@ pub(crate) fn run<S: Default + Send, R>(
     let limit = Limit::of(args, start);
     let found = Mutex::new(&mut found);
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let jobs = args.jobs.unwrap_or(cores).max(1);
+    let jobs = limit.jobs(args.jobs.map_or(cores, |jobs| jobs as usize));
     let running = AtomicUsize::new(jobs);
     let next = AtomicU64::new(0);
     let done = AtomicU64::new(0);
@@ -123,6 +123,11 @@ impl Limit {
         let run_time = args.run_time;
         let seeds = if run_time.is_some() { u64::MAX } else { args.seeds };
         Limit { seeds, until: run_time.map(|time| start + time), run_time }
+    }
+
+    /// Threads of so many that have something to do.
+    fn jobs(&self, wanted: usize) -> usize {
+        wanted.min(usize::try_from(self.seeds).unwrap_or(usize::MAX)).max(1)
     }
 
     fn is_reached(&self, index: u64) -> bool {
@@ -238,4 +243,15 @@ pub(crate) fn print_canary<S>(canary: &str, outcome: &Outcome<S>) {
         outcome.broken.len(),
         outcome.seconds
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_threads_begin_than_seeds() {
+        let limit = Limit { seeds: 3, until: None, run_time: None };
+        assert_eq!([1, 3, 100_000].map(|wanted| limit.jobs(wanted)), [1, 3, 3]);
+    }
 }

@@ -53,8 +53,8 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArgs {
     /// The device's name.
-    #[arg(long, value_name = "NAME")]
-    device: Option<OsString>,
+    #[arg(long, value_name = "NAME", value_parser = device_name)]
+    device: Option<String>,
     /// The address of this host that the device has; else each process takes a free one of 127.0.0.0/8.
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
@@ -62,18 +62,18 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SHARE", value_parser = share)]
     loss: Option<u32>,
     /// Have each packet taken so much later than it arrived: "50us", "2ms".
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = in_microseconds)]
     delay: Option<Duration>,
     /// So long after a process has opened its device nothing reaches it any longer, as if all of its
     /// peers had died: its queue pairs fail when their retries have run out.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = in_milliseconds)]
     kill_peer_after: Option<Duration>,
     /// So long after a process has opened its device the port goes down: IBV_EVENT_PORT_ERR, nothing leaves or arrives,
     /// and its queue pairs fail when their retries have run out.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = in_milliseconds)]
     port_down_after: Option<Duration>,
     /// So long after it went down the port comes up again: IBV_EVENT_PORT_ACTIVE.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "port_down_after")]
+    #[arg(long, value_name = "TIME", value_parser = in_milliseconds, requires = "port_down_after")]
     port_up_after: Option<Duration>,
     /// Post this share of each process's READs, WRITEs and atomics with a wrong key: they complete with
     /// IBV_WC_REM_ACCESS_ERR, and their queue pairs fail at both ends.
@@ -94,7 +94,7 @@ pub(crate) struct RunArgs {
     no_direct: bool,
     /// Carry the program's TCP connections by streams of the host's node where the peer does so too; the program
     /// gets no RDMA device.
-    #[arg(long, conflicts_with_all = ["device", "address", "loss", "delay", "kill_peer_after", "port_down_after", "wrong_keys", "qp_failures", "capture", "no_direct"])]
+    #[arg(long, conflicts_with_all = ["device", "address", "loss", "delay", "kill_peer_after", "port_down_after", "port_up_after", "wrong_keys", "qp_failures", "capture", "no_direct"])]
     streams: bool,
     /// Say of each TCP connection whether a stream carries it, and why not: a line each at the end of FILE; "-" is
     /// the standard error.
@@ -173,6 +173,11 @@ fn ask(command: &mut Command, args: &RunArgs) -> Result<()> {
     if let Some(socket) = &args.socket {
         command.env(SOCKET_VARIABLE, absolute(socket)?);
     }
+    if let Some(file) = args.streams_log.as_ref().filter(|file| file.as_os_str() != "-") {
+        // The program cannot say that it is not to be had.
+        let opened = File::options().append(true).create(true).open(file);
+        opened.with_context(|| format!("cannot write to {}", file.display()))?;
+    }
     match &args.streams_log {
         Some(file) if file.as_os_str() == "-" => drop(command.env("ELVER_STREAMS_LOG", "-")),
         Some(file) => drop(command.env("ELVER_STREAMS_LOG", absolute(file)?)),
@@ -190,7 +195,38 @@ fn share(text: &str) -> Result<u32, String> {
     if !(0.0..=100.0).contains(&percent) {
         return Err(wrong());
     }
-    Ok((percent * 10_000.0).round() as u32)
+    match (percent * 10_000.0).round() as u32 {
+        0 if percent > 0.0 => {
+            Err(format!("{text:?} is less than one in a million; give 0 or more"))
+        }
+        share => Ok(share),
+    }
+}
+
+/// A time of whole microseconds.
+fn in_microseconds(text: &str) -> Result<Duration, String> {
+    whole(text, Duration::from_micros(1))
+}
+
+/// A time of whole milliseconds.
+fn in_milliseconds(text: &str) -> Result<Duration, String> {
+    whole(text, Duration::from_millis(1))
+}
+
+/// A time that is nothing only if that is meant.
+fn whole(text: &str, least: Duration) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if !time.is_zero() && time < least {
+        return Err(format!("{text:?} is less than {}", humantime::format_duration(least)));
+    }
+    Ok(time)
+}
+
+/// A name that programs can be told.
+fn device_name(text: &str) -> Result<String, String> {
+    let fits = (1..64).contains(&text.len()) && !text.contains(['/', '\0']);
+    let wrong = || "give a name of 1 to 63 bytes without a slash".to_string();
+    if fits { Ok(text.to_string()) } else { Err(wrong()) }
 }
 
 /// Where the library is.
@@ -307,6 +343,17 @@ mod tests {
         for wrong in ["1", "-1%", "101%", "%", "NaN%", "a%"] {
             assert!(share(wrong).unwrap_err().contains("per cent"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_would_be_nothing_is_refused() {
+        assert!(share("0.00001%").is_err() && share("0%") == Ok(0));
+        assert!(in_microseconds("500ns").is_err() && in_microseconds("1us").is_ok());
+        assert!(in_milliseconds("500us").is_err() && in_milliseconds("0s").is_ok());
+        for wrong in ["", "a b/c", &"x".repeat(64)] {
+            assert!(device_name(wrong).is_err(), "{wrong:?}");
+        }
+        assert_eq!(device_name("rxe0").as_deref(), Ok("rxe0"));
     }
 
     #[test]

@@ -44,6 +44,8 @@ fn a_program_for_streams_gets_the_other_library_and_its_node() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(said, format!("{} /node -\n", library()));
     refused(&["--streams", "--loss", "1%", "--", "true"], "cannot be used with");
+    refused(&["--streams", "--port-up-after", "1s", "--", "true"], "cannot be used with");
+    refused(&["--device", "a b/c", "--", "true"], "without a slash");
     refused(&["--streams-log", "-", "--", "true"], "--streams");
     // Beside this test's program there is none.
     refused(&["--streams", "--", "true"], "lib/elver/libelver-sockets.so");

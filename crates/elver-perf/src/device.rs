@@ -21,13 +21,22 @@ pub struct DeviceArgs {
     /// Do not let the kernel cut and join trains of packets.
     #[arg(long)]
     pub no_offload: bool,
-    /// Drop this share of the packets that arrive, in percent, to see how loss is borne.
-    #[arg(long, default_value_t = 0.0)]
+    /// Drop this share of the packets that arrive, in per cent, to see how loss is borne: "1%", "0.01".
+    #[arg(long, value_name = "SHARE", default_value = "0", value_parser = per_cent)]
     pub loss: f64,
     /// UDP port that packets go to and come from, at both ends. RoCEv2's own is 4791, which the
     /// kernel's rdma_rxe takes for itself where it is loaded.
     #[arg(long, default_value_t = UDP_PORT, value_parser = value_parser!(u16).range(1..))]
     pub udp_port: u16,
+}
+
+/// A share in per cent, of which a packet of a million can be told.
+fn per_cent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim();
+    match number.parse() {
+        Ok(share) if share == 0.0 || (0.0001..=100.0).contains(&share) => Ok(share),
+        _ => Err("give per cent from 0.0001 to 100, or 0, as in 1% or 0.01".to_string()),
+    }
 }
 
 /// What a thread does while it waits.
@@ -52,7 +61,7 @@ pub fn soft_config(
     config.gro = !args.no_offload;
     config.capture = capture.map(Path::to_path_buf);
     if args.loss > 0.0 {
-        let per_million = (args.loss.min(100.0) * 10_000.0) as u32;
+        let per_million = (args.loss * 10_000.0).round() as u32;
         config.faults.loss = Some(Loss { per_million, seed: LOSS_SEED });
     }
     config
@@ -85,4 +94,19 @@ pub fn own_address(server: IpAddr) -> Result<IpAddr, Failure> {
         )));
     }
     Ok(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_in_per_cent_and_none_is_nothing_else() {
+        for (text, share) in [("0", 0.0), ("1%", 1.0), ("0.01 %", 0.01), ("100", 100.0)] {
+            assert_eq!(per_cent(text), Ok(share), "{text}");
+        }
+        for wrong in ["101", "-5", "nan", "0.00001%", "%", "a", "1%%"] {
+            assert!(per_cent(wrong).is_err(), "{wrong}");
+        }
+    }
 }

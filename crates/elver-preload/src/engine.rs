@@ -571,6 +571,8 @@ fn open_device(wishes: &Wishes) -> Result<SoftDevice, String> {
     for attempt in 0..LOOPBACK_TRIES {
         match open_at(IpAddr::V4(loopback(attempt)), wishes) {
             Ok(device) => return Ok(device),
+            // No other address would mend it.
+            Err(error @ SoftError::Capture { .. }) => return Err(error.to_string()),
             Err(error) => last = error.to_string(),
         }
     }

@@ -158,7 +158,9 @@ pub(crate) fn peer_address(gid: [u8; 16], own: IpAddr) -> Result<()> {
 /// A duration from the command line.
 fn seconds(option: &str, value: f64) -> Result<Duration, Failure> {
     if !(value > 0.0 && value <= 86_400.0) {
-        return Err(Failure::unusable(format!("{option} {value} is not up to a day")));
+        return Err(Failure::unusable(format!(
+            "{option} {value:?}: it must be above 0 and at most a day, 86400 seconds"
+        )));
     }
     Ok(Duration::from_secs_f64(value))
 }

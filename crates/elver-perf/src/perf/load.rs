@@ -109,7 +109,9 @@ impl Load {
         }
         if !(args.duration > 0.0 && args.duration <= 86_400.0) {
             let duration = args.duration;
-            return Err(Failure::unusable(format!("--duration {duration} is not up to a day")));
+            return Err(Failure::unusable(format!(
+                "--duration {duration:?}: it must be above 0 and at most a day, 86400 seconds"
+            )));
         }
         let mtu = match args.mtu {
             None => None,
