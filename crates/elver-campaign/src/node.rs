@@ -44,8 +44,16 @@ const NEEDED: [&str; 16] = [
     "wrs_reposted",
 ];
 
+const EXAMPLES: &str = "\
+Examples:
+  elver sim node --seeds 1000
+      clusters under loss, partitions and crashes, checked by a model
+  elver sim node --replay elver-sim-node-1.jsonl
+      what failed, again";
+
 /// What `elver sim node` takes.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct NodeArgs {
     /// Plant a bug; the command succeeds only if the model catches it.
     #[arg(long)]

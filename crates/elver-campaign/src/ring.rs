@@ -22,8 +22,16 @@ const NEEDED: [&str; 6] = [
     "wrs_reposted",
 ];
 
+const EXAMPLES: &str = "\
+Examples:
+  elver sim ring --seeds 1000
+      rings between clients of such clusters
+  elver sim ring --seed 7 --seeds 1 --trace
+      one seed, with all that happened if it fails";
+
 /// What `elver sim ring` takes.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct RingArgs {
     /// Plant a bug; the command succeeds only if the model catches it.
     #[arg(long)]

@@ -12,8 +12,16 @@ use crate::campaign;
 use crate::seed_args::SeedArgs;
 use crate::simulation::Simulation;
 
+const EXAMPLES: &str = "\
+Examples:
+  elver sim rnic --seed 1 --seeds 1000
+      a thousand networks, all of whose runs can be had again
+  elver sim rnic --seed random --for 90s --keep-going
+      new ones for a while, with a file of those that fail";
+
 /// What `elver sim rnic` takes.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct RnicArgs {
     /// Plant a bug; the command succeeds only if the model catches it.
     #[arg(long)]

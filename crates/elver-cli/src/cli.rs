@@ -46,6 +46,29 @@ Examples:
   elver devinfo -v
       what the software device can do";
 
+#[cfg(feature = "sim")]
+const SIM_EXAMPLES: &str = "\
+Examples:
+  elver sim rnic --seed random --seeds 1000
+      a thousand networks of devices that nobody has seen
+  elver sim node --for 8h --keep-going
+      whole nodes all night; what fails is in a file for --replay
+  elver sim ring --list-canaries
+      the bugs that can be planted, to see that they are caught";
+#[cfg(feature = "bench")]
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  elver bench rnic
+      the device against bare UDP, sendto and TCP
+  elver bench connect --json
+      connecting, beside its rivals, as an object for a script";
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  source <(elver completions bash)
+      for this shell
+  elver completions fish >~/.config/fish/completions/elver.fish
+      for all that begin later";
+
 /// RDMA connections in a microsecond, on any machine: a node's tools, demonstration and benchmarks.
 #[derive(Debug, Parser)]
 #[command(name = "elver", version, after_help = EXAMPLES, max_term_width = 100)]
@@ -83,13 +106,14 @@ pub(crate) enum Command {
     VerbsProfile(ProfileArgs),
     #[cfg(feature = "sim")]
     /// Simulates networks of devices under faults, and checks every run.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = SIM_EXAMPLES)]
     Sim(Sim),
     #[cfg(feature = "bench")]
     /// Measures what docs/performance.md shows, each figure with its baseline beside it.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = BENCH_EXAMPLES)]
     Bench(Bench),
     /// Prints a completion script for a shell.
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -104,7 +128,6 @@ pub(crate) enum Command {
 pub(crate) const WORKER: &str = "worker";
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
 pub(crate) struct PerfCommand {
     #[command(subcommand)]
     pub(crate) command: Perf,
@@ -115,4 +138,26 @@ pub(crate) struct PerfCommand {
 pub(crate) struct Worker {
     /// The task, in JSON.
     pub(crate) task: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// All of them have examples, and their pages of the manual with them.
+    #[test]
+    fn every_command_teaches() {
+        let mut rest = vec![("elver".to_string(), Cli::command())];
+        let mut seen = 0;
+        while let Some((name, command)) = rest.pop() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.starts_with("Examples"), "{name} has none: {help}");
+            seen += 1;
+            for one in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+                rest.push((format!("{name} {}", one.get_name()), one.clone()));
+            }
+        }
+        assert!(seen > 20, "{seen}");
+    }
 }

@@ -9,7 +9,15 @@ use elver_soft::{SoftConfig, SoftDevice, published};
 use elver_verbs::{AtomicCap, Device, DeviceAttr, Gid, Mtu, PortAttr, PortState};
 use serde_json::{Value, json};
 
+const EXAMPLES: &str = "\
+Examples:
+  elver devinfo -v
+      what the software device can do
+  elver devinfo --counters --json
+      the counters of the devices that run now, as JSON";
+
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct DevinfoArgs {
     /// Address of the device.
     #[arg(long, default_value = "127.0.0.1")]

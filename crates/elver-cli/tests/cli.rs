@@ -273,6 +273,12 @@ fn what_cannot_be_is_refused_with_2() {
         &["perf", "pair", "send", "--transport", "ud", "--size", "5000"],
         &["perf", "pair", "write", "--mtu", "1500"],
         &["perf", "pair", "write", "--duration", "0"],
+        &["perf", "pair", "write", "--placement", "loopback", "--loss", "101"],
+        &["perf", "pair", "write", "--placement", "loopback", "--loss=nan"],
+        &["perf", "pair", "write", "--loss", "20%"],
+        &["sim", "rnic", "--seeds", "0"],
+        &["sim", "rnic", "--jobs", "0"],
+        &["capture", "-w", "/dev/null", "bogus"],
         &["capture", "-w", "/dev/null", "devinfo"],
         &["perf", "pair", "sing"],
         &["perf", "server", "--local", "10.9.0.1/24"],
@@ -285,6 +291,14 @@ fn what_cannot_be_is_refused_with_2() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(!output.stderr.is_empty(), "{arguments:?} says why");
     }
+}
+
+/// As without the capture.
+#[test]
+fn help_of_a_command_that_is_recorded_is_its_help() {
+    let output = run(&["capture", "-w", "/dev/null", "perf", "pair", "--help"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("Examples:"));
 }
 
 /// The server's thread must not wait for a client that failed.

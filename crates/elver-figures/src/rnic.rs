@@ -26,7 +26,15 @@ const LOSSES: [f64; 4] = [0.0, 0.1, 1.0, 5.0];
 /// Message sizes of that table.
 const LOSS_SIZES: [u32; 3] = [4096, 65_536, 1 << 20];
 
+const EXAMPLES: &str = "\
+Examples:
+  elver bench rnic
+      the device against bare UDP, sendto and TCP, in the same run
+  elver bench rnic --json
+      the same as an object for a script";
+
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub struct RnicArgs {
     /// Repetitions of each measurement, ours and the baseline's in turn.
     #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=100))]

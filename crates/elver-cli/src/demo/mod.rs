@@ -27,8 +27,8 @@ Examples:
       what was measured, for programs
 
 Three `elverd` are started, the first of them a meta server, and processes beside them. Everything
-ends with the command, however that ends. The exit code is 0 only if every byte was right, what a
-killed process had was taken back, and a connection moved from DC to RC.";
+ends with the command, however that ends (SIGKILL leaves a directory). The exit code is 0 only if
+every byte was right, what a killed process had was taken back, and a connection moved from DC to RC.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

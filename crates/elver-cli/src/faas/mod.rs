@@ -23,8 +23,8 @@ Examples:
   sudo elver faas invoke hello --count 5
       how each of five started, and how long it took
   sudo elver faas list
-      functions, and which of them have an INIT process to be forked
-
+      functions, and which of them have an INIT process to be forked";
+const FILE: &str = "\
 functions.toml:
   [owners.alice]
   uid = 60001                    # her functions run as this user of the host, and only hers
@@ -46,7 +46,7 @@ functions.toml:
   # container_memory_mb = 2048 limits each container, where cgroups can be made";
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = format!("{EXAMPLES}\n\n{FILE}"))]
 pub(crate) struct FaasArgs {
     #[command(subcommand)]
     command: Faas,
@@ -58,7 +58,7 @@ enum Faas {
     #[command(after_help = EXAMPLES)]
     Demo(demo::DemoArgs),
     /// Takes requests and runs functions in containers, until SIGINT or SIGTERM.
-    #[command(after_help = EXAMPLES)]
+    #[command(after_help = format!("{EXAMPLES}\n\n{FILE}"))]
     Serve(ServeArgs),
     /// Invokes a function, and prints its answer.
     #[command(after_help = EXAMPLES)]

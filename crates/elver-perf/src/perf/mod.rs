@@ -28,10 +28,47 @@ pub use load::{Load, LoadArgs, Mode, Op, Transport};
 pub use server::ServerArgs;
 pub use setup::connect_by_hand;
 
+const PERF_EXAMPLES: &str = "\
+Examples:
+  elver perf pair read --transport dc --size 8 --mode sync --duration 2
+      latency of 8-byte DC READs between two QPs of this process
+  elver perf pair write --placement loopback --size 65536 --mode async
+      rate of 64 KB WRITEs through real packets on two loopback addresses
+  sudo elver perf pair read --placement netns --transport dc --size 8
+      the same between two network namespaces
+  elver perf server                 on one host, and on another:
+  elver perf read 192.0.2.1 --transport rc --size 8
+  elver perf read 10.9.0.1 --link fd:3 --local 10.9.0.2/24 --exchange 127.0.0.1:18515
+      the same with a guest, over the Ethernet frames of an inherited socket";
+const SERVER_EXAMPLES: &str = "\
+Examples:
+  elver perf server --bind 192.0.2.1
+      on one host; then on another: elver perf read 192.0.2.1
+  elver perf server --link fd:3 --local 10.9.0.1/24
+      on the Ethernet frames of an inherited socket";
+const PAIR_EXAMPLES: &str = "\
+Examples:
+  elver perf pair read --transport dc --size 8 --mode sync --duration 2
+      latency of 8-byte DC READs between two QPs of this process
+  elver perf pair write --placement loopback --size 65536 --mode async --loss 1%
+      rate of 64 KB WRITEs through real packets, of which some are lost
+  elver perf pair send --placement loopback --json
+      an object for a script";
+const CLIENT_EXAMPLES: &str = "\
+Examples, of which each operation has the like:
+  elver perf read 192.0.2.1 --transport rc --size 8
+      from a host where `elver perf server` runs
+  elver perf write 192.0.2.1 --size 65536 --mode async --duration 5 --json
+      their rate, as an object for a script
+  elver perf write 192.0.2.1 --peer perftest --mode async
+      with perftest's ib_write_bw at the other end";
+
 /// What is done, and by which end.
 #[derive(Debug, Subcommand)]
+#[command(after_help = PERF_EXAMPLES)]
 pub enum Perf {
     /// Serves clients, one after the other, until it is stopped.
+    #[command(after_help = SERVER_EXAMPLES)]
     Server(ServerArgs),
     /// READs from the server's memory.
     Read(ClientArgs),
@@ -51,6 +88,7 @@ pub enum Perf {
 
 /// What a client is asked for.
 #[derive(Debug, Args)]
+#[command(after_help = CLIENT_EXAMPLES)]
 pub struct ClientArgs {
     /// Address of the server. With --peer it may be missing: then we are the server.
     #[arg(required_unless_present = "peer")]
@@ -93,6 +131,7 @@ pub enum Peer {
 
 /// What `elver perf pair` is asked for.
 #[derive(Debug, Args)]
+#[command(after_help = PAIR_EXAMPLES)]
 pub struct PairArgs {
     /// The operation.
     pub op: Op,
@@ -194,6 +233,11 @@ fn as_perftest(op: Op, args: &ClientArgs) -> Result<PerftestArgs, Failure> {
 
 fn run_pair(args: &PairArgs, capture: Option<&Path>) -> Result<(), Failure> {
     let load = Load::new(args.op, &args.load)?;
+    if args.device.loss > 0.0 && args.placement == Placement::Process {
+        return Err(Failure::unusable(
+            "within one process no packet is sent that could be lost: --placement loopback",
+        ));
+    }
     let measured = measure_pair(&load, args.placement, &args.device, capture)?;
     report::print(&load, args.placement, &measured, args.load.json)
 }
