@@ -46,6 +46,8 @@ pub struct Holdings {
     pub ops: u32,
     /// Messages of the core's own that wait for a send slot, or for a look-up.
     pub pending_notes: u32,
+    /// Senders that wait until VQPs hold fewer messages.
+    pub senders_waiting: u32,
     /// Send slots that hold a message.
     pub send_slots: u32,
     /// WRs on the pool's QPs.
@@ -101,6 +103,7 @@ impl<D: Device> Core<D> {
             receives: self.pool.recvs.count,
             ops: self.ops.len(),
             pending_notes: self.notes.iter().count() as u32,
+            senders_waiting: self.senders_waiting(),
             send_slots: slots,
             posted: self.lanes.qps.iter().map(|(_, qp)| qp.posted).sum(),
             requests,
@@ -109,6 +112,11 @@ impl<D: Device> Core<D> {
                 + self.lookups.under_way()
                 + self.links.strangers.held() as u32,
         })
+    }
+
+    fn senders_waiting(&self) -> u32 {
+        let backlogs = self.vqps.iter().filter_map(|(_, vqp)| vqp.backlog.as_ref());
+        backlogs.map(|backlog| backlog.halted.len() as u32).sum()
     }
 
     fn audit_vqps(&self) -> Result<(), String> {

@@ -10,6 +10,10 @@ use crate::messaging::incoming::Incoming;
 /// A backlog is filling from this part of what it may hold on, and low below half of that.
 const FILLING: u64 = 8;
 
+/// Most senders that a VQP has a note of: beyond all accepted VQPs that a node has by default. One more asks
+/// again until it may go on.
+const HALTED_MAX: usize = 1 << 14;
+
 /// Senders that wait for a VQP: their nodes and VQPs, and the last cookie of each.
 pub(crate) type Halted = BTreeMap<(PeerId, u32), u64>;
 
@@ -33,10 +37,36 @@ impl Backlog {
         !self.has_part(2 * FILLING, config)
     }
 
+    /// Makes a note of a sender that waits, if there is room. Whether it was not known to wait before.
+    pub(crate) fn halt(&mut self, from: (PeerId, u32), cookie: u64) -> bool {
+        if self.halted.len() < HALTED_MAX || self.halted.contains_key(&from) {
+            self.halted.insert(from, cookie).is_none()
+        } else {
+            true
+        }
+    }
+
     /// Whether it has at least the `parts`th part of what it may hold.
     fn has_part(&self, parts: u64, config: &Config) -> bool {
         let messages = (self.messages.len() as u64).saturating_mul(parts);
         messages >= u64::from(config.backlog).max(1)
             || self.bytes.saturating_mul(parts) >= config.backlog_bytes.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_senders_are_noted_and_each_once() {
+        let mut backlog = Backlog::default();
+        let sender = |n: usize| (PeerId::numbered(1), n as u32);
+        for n in 0..HALTED_MAX + 5 {
+            assert!(backlog.halt(sender(n), 1), "one more has not waited before");
+        }
+        assert_eq!(backlog.halted.len(), HALTED_MAX);
+        assert!(!backlog.halt(sender(0), 2), "who is noted is still heard");
+        assert_eq!(backlog.halted[&sender(0)], 2);
     }
 }

@@ -225,6 +225,47 @@ fn message(to_port: bool, to: u32, src_vqp: u32) -> Vec<u8> {
     bytes
 }
 
+/// A header alone, to a port, of this kind and with this cookie.
+fn note(kind: u8, port: u32, src_vqp: u32, cookie: u64) -> Vec<u8> {
+    let mut bytes = message(true, port, src_vqp);
+    bytes.pop();
+    (bytes[3], bytes[20]) = (kind, 0);
+    bytes[24..].copy_from_slice(&cookie.to_le_bytes());
+    bytes
+}
+
+/// Each question for credit was noted, of whatever VQP it said that it was: 32 bytes of a member's took more of
+/// the node's memory, for as long as a receiver was behind.
+#[test]
+fn who_asks_for_credit_is_noted_only_if_it_sends() {
+    const PROBE: u8 = 12;
+    let config = Config { backlog: 64, ..config() };
+    let mut cluster = Cluster::new(3, &config);
+    let server = cluster.bound(1, 7);
+    let (gid, record) = (cluster.nodes[1].core.gid(), cluster.nodes[1].core.record());
+    let mut member = Member::new(&cluster, 9);
+    // Two VQPs of its send, and it holds an eighth of what it may.
+    for n in 0..8 {
+        member.send(gid, record, &message(true, 7, 1 + n % 2));
+        member.sent(&mut cluster);
+    }
+    for vqp in 1..=100 {
+        member.send(gid, record, &note(PROBE, 7, vqp, 1));
+        member.sent(&mut cluster);
+    }
+    cluster.drive(1_000_000);
+    let waiting = |cluster: &Cluster| cluster.nodes[1].core.audit().unwrap().senders_waiting;
+    assert_eq!(waiting(&cluster), 2);
+    // Once its messages are taken nobody waits.
+    let region = cluster.region(1, 64, ALL);
+    for n in 0..8 {
+        cluster.recv(1, server, n, &[region.sge(0, 64)]);
+    }
+    cluster.take(1, 8);
+    assert_eq!(waiting(&cluster), 0);
+    cluster.check();
+}
+
 /// A message said itself who had sent it, and arrived as that one's.
 #[test]
 fn a_message_is_from_where_its_packets_came_from() {

@@ -42,12 +42,22 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// Makes a note of a sender, if a VQP holds much. Whether it was not known to wait before.
+    /// Makes a note of a sender, if a VQP holds much and it is one of the VQP's: what is not could name any
+    /// number of VQPs. Whether it was not known to wait before.
     fn must_wait(&mut self, id: VqpId, from: (PeerId, u32), cookie: u64) -> bool {
+        let sends = self.has_sender(id, from);
         let Core { vqps, config, .. } = self;
         let backlog = vqps.get_mut(id).and_then(|vqp| vqp.backlog.as_mut());
-        let backlog = backlog.filter(|backlog| backlog.is_filling(config));
-        backlog.is_some_and(|backlog| backlog.halted.insert(from, cookie).is_none())
+        let backlog = backlog.filter(|backlog| sends && backlog.is_filling(config));
+        backlog.is_some_and(|backlog| backlog.halt(from, cookie))
+    }
+
+    /// Whether a VQP takes a sender's messages: to its port, as far as any has come yet, or as what it is
+    /// connected to.
+    fn has_sender(&self, id: VqpId, (peer, from): (PeerId, u32)) -> bool {
+        let is_other = |vqp: &Vqp| vqp.peer_vqp.get().is_some_and(|vqp| vqp.0 != from);
+        self.accepts.get(&(id, peer, from)).is_some()
+            || self.vqps.get(id).is_some_and(|vqp| vqp.peer == Some(peer) && !is_other(vqp))
     }
 
     /// Lets senders go on that waited for a VQP.
