@@ -9,7 +9,7 @@ impl<D: Device> Core<D> {
     /// Whether something is left to be done: an effect, or a note that can be told.
     #[inline]
     pub(crate) fn has_effects(&self) -> bool {
-        !self.effects.is_empty() || (!self.notes.is_idle() && self.pool.sends.available() > 0)
+        !self.effects.is_empty() || self.may_tell()
     }
 
     /// Does what parts have left to be done, until nothing is. Returns whether there was anything.

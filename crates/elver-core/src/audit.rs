@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use elver_verbs::{Class, Device};
 
 use crate::Core;
-use crate::datapath::ops::{OpKind, Work};
+use crate::datapath::ops::{Op, OpKind, Work};
 use crate::discovery::peer::{Peer, PeerLookup, Waiter};
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::links::audit::Tally;
@@ -86,6 +86,8 @@ impl<D: Device> Core<D> {
         self.audit_lanes()?;
         self.audit_peers()?;
         self.audit_lookups()?;
+        let tells = |op: &Op| matches!(op.kind, OpKind::Message(_)).then_some(op.peer);
+        self.notes.audit(self.ops.iter().filter_map(|(_, op)| tells(op)))?;
         let Tally { changing, leased, requests } = self.audit_links()?;
         let slots = self.audit_buffers()?;
         let open = self.mrs.openings.count();

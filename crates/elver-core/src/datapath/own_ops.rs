@@ -168,6 +168,9 @@ impl<D: Device> Core<D> {
             Work::Send { slot, .. } => self.pool.sends.give(slot),
             Work::Gather => {}
         }
+        if matches!(op.kind, OpKind::Message(_)) {
+            self.notes.sent_ended(op.peer);
+        }
         self.unpin(op.peer);
         Some(op)
     }

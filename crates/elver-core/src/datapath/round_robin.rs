@@ -74,7 +74,7 @@ impl<D: Device> Core<D> {
             if entry.state != LaneState::Running {
                 return;
             }
-            if phys.posted < phys.depth
+            if entry.has_room_for_op(phys)
                 && let Some(op) = entry.ops.pop_front()
             {
                 if !self.send_op(op, now) {

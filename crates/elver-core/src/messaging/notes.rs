@@ -1,17 +1,27 @@
 //! Notes that wait before they can go: what one core tells another of messages.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use elver_verbs::Time;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
 use crate::Stats;
 use crate::due::DueQueue;
 use crate::ids::PeerId;
 use crate::messaging::message::Kind;
 
-/// Most notes that wait for a send slot, or for a look-up.
+/// Most notes that wait for a send slot, or for a look-up, of all peers.
 const PENDING_MAX: usize = 1 << 16;
+/// The same of one peer. Those that are final may be twice as many.
+const PENDING_OF_PEER_MAX: u32 = 1 << 12;
+/// So many of a peer wait, whatever waits for others.
+const PENDING_OF_PEER_LEAST: u32 = 64;
+/// Most notes of one peer that have send slots: one that answers none takes no more.
+const SENT_OF_PEER_MAX: u32 = 64;
 /// Most notes that wait until there is a meta server to ask.
 const UNASKED_MAX: usize = 1 << 12;
 
@@ -43,6 +53,10 @@ impl Note {
 /// Notes that wait, each with the peer that it is for:
 ///
 /// ```text
+///                    parked
+///   so many have send  │ ▲   one of these has ended
+///          slots now   │ │
+///                      ▼ │
 ///   tell ──▶ pending ── pop_pending ──▶ sent ── nothing is known of the peer ──▶ unaddressed
 ///              ▲                                                                    │ looked up
 ///              ├──────────────────────────── found ─────────────────────────────────┤
@@ -52,42 +66,97 @@ impl Note {
 pub(crate) struct Notes {
     /// Wait for send slots.
     pending: VecDeque<(PeerId, Note)>,
+    /// Wait until fewer of their peers have send slots.
+    parked: BTreeMap<PeerId, VecDeque<Note>>,
     /// Wait for look-ups of whom they are for.
     unaddressed: VecDeque<(PeerId, Note)>,
     /// Wait until a meta server can be asked.
     unasked: DueQueue<(PeerId, Note)>,
+    /// Of each peer that has any.
+    of_peers: HashMap<PeerId, OfPeer, FxBuildHasher>,
+    /// All that wait.
+    waiting: usize,
+    /// All that have send slots.
+    sent: u32,
+}
+
+/// How many notes are for a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct OfPeer {
+    waiting: u32,
+    /// They have send slots.
+    sent: u32,
 }
 
 impl Notes {
-    /// Whether no more may wait.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.pending.len() + self.unaddressed.len() >= PENDING_MAX
+    /// Whether one more may wait.
+    fn admits(&self, peer: PeerId, note: &Note) -> bool {
+        let waiting = self.of(peer).waiting;
+        let most = PENDING_OF_PEER_MAX << u32::from(note.is_final());
+        waiting < most && (waiting < PENDING_OF_PEER_LEAST || self.waiting < PENDING_MAX)
     }
 
     /// Has a message of the core's own sent to a VQP of a peer's, behind those that wait.
     pub(crate) fn tell(&mut self, stats: &mut Stats, peer: PeerId, note: Note) {
-        if self.is_crowded() {
+        if !self.admits(peer, &note) {
             // That says nothing of the peer. Who probes, asks or takes back does so again, and who does
             // not hear of his message asks after it.
             stats.messages_lost += 1;
             return;
         }
-        self.pending.push_back((peer, note));
+        self.wait(peer);
+        match self.parked.get_mut(&peer) {
+            Some(parked) => parked.push_back(note),
+            None => self.pending.push_back((peer, note)),
+        }
     }
 
-    /// Whether none waits for a send slot.
+    /// Whether none waits for a send slot, but for those whose peers have enough.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
 
+    /// How many have send slots.
+    #[inline]
+    pub(crate) fn sent(&self) -> u32 {
+        self.sent
+    }
+
     /// The next that a send slot is for.
     pub(crate) fn pop_pending(&mut self) -> Option<(PeerId, Note)> {
-        self.pending.pop_front()
+        while let Some((peer, note)) = self.pending.pop_front() {
+            if self.of(peer).sent >= SENT_OF_PEER_MAX {
+                self.parked.entry(peer).or_default().push_back(note);
+                continue;
+            }
+            self.wait_no_longer(peer);
+            return Some((peer, note));
+        }
+        None
+    }
+
+    /// One was popped and has its send slot now.
+    pub(crate) fn was_sent(&mut self, peer: PeerId) {
+        self.of_peers.entry(peer).or_default().sent += 1;
+        self.sent += 1;
+    }
+
+    /// One that had a send slot has none any longer.
+    pub(crate) fn sent_ended(&mut self, peer: PeerId) {
+        count_off!(self.sent, 1);
+        self.change(peer, |of_peer| count_off!(of_peer.sent, 1));
+        self.unpark(peer);
+    }
+
+    /// One was popped and has no send slot.
+    pub(crate) fn was_not_sent(&mut self, peer: PeerId) {
+        self.unpark(peer);
     }
 
     /// One waits until its peer is looked up.
     pub(crate) fn await_address(&mut self, peer: PeerId, note: Note) {
+        self.wait(peer);
         self.unaddressed.push_back((peer, note));
     }
 
@@ -109,15 +178,18 @@ impl Notes {
             } else if !asked && note.is_final() && self.unasked.len() < UNASKED_MAX {
                 self.unasked.push(again, (to, note));
             } else {
+                self.wait_no_longer(to);
                 lost.push(note);
             }
         }
         lost
     }
 
-    /// The next that is to be tried again.
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<(PeerId, Note)> {
-        self.unasked.pop_due(now)
+    /// Has one go that is to be tried again. Whether there was one.
+    pub(crate) fn retry_due(&mut self, now: Time) -> bool {
+        let due = self.unasked.pop_due(now);
+        self.pending.extend(due);
+        due.is_some()
     }
 
     /// When that is.
@@ -127,13 +199,78 @@ impl Notes {
 
     /// All that wait, and the peers that they are for.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PeerId, &Note)> {
+        let parked =
+            self.parked.iter().flat_map(|(peer, notes)| notes.iter().map(|note| (*peer, note)));
         let pending = self.pending.iter().chain(&self.unaddressed);
-        pending.chain(self.unasked.iter()).map(|(peer, note)| (*peer, note))
+        pending.chain(self.unasked.iter()).map(|(peer, note)| (*peer, note)).chain(parked)
     }
 
     /// Peers that must be being looked up.
     pub(crate) fn unaddressed(&self) -> impl Iterator<Item = PeerId> {
         self.unaddressed.iter().map(|(peer, _)| *peer)
+    }
+
+    /// Checks what is counted against what waits and `sent`, the peers of those that have send slots.
+    pub(crate) fn audit(&self, sent: impl Iterator<Item = PeerId>) -> Result<(), String> {
+        let mut of_peers = HashMap::<PeerId, OfPeer, FxBuildHasher>::default();
+        for (peer, _) in self.iter() {
+            of_peers.entry(peer).or_default().waiting += 1;
+        }
+        for peer in sent {
+            of_peers.entry(peer).or_default().sent += 1;
+        }
+        let sums = |found: &HashMap<PeerId, OfPeer, FxBuildHasher>| {
+            found.values().fold((0, 0), |(waiting, sent), of_peer| {
+                (waiting + of_peer.waiting as usize, sent + of_peer.sent)
+            })
+        };
+        if of_peers != self.of_peers || sums(&of_peers) != (self.waiting, self.sent) {
+            return Err(format!("notes of peers: {of_peers:?}, counted as {:?}", self.of_peers));
+        }
+        if let Some((peer, of_peer)) = of_peers.iter().find(|(_, of)| of.sent > SENT_OF_PEER_MAX) {
+            return Err(format!("{} notes of {peer:#x} have send slots", of_peer.sent));
+        }
+        let waits_for = |peer: &PeerId| {
+            self.of(*peer).sent > 0 || self.pending.iter().any(|(other, _)| other == peer)
+        };
+        match self.parked.keys().find(|peer| !waits_for(peer)) {
+            Some(peer) => Err(format!("notes of {peer:#x} wait for nothing")),
+            None => Ok(()),
+        }
+    }
+
+    fn of(&self, peer: PeerId) -> OfPeer {
+        self.of_peers.get(&peer).copied().unwrap_or_default()
+    }
+
+    fn wait(&mut self, peer: PeerId) {
+        self.of_peers.entry(peer).or_default().waiting += 1;
+        self.waiting += 1;
+    }
+
+    fn wait_no_longer(&mut self, peer: PeerId) {
+        count_off!(self.waiting, 1);
+        self.change(peer, |of_peer| count_off!(of_peer.waiting, 1));
+    }
+
+    fn change(&mut self, peer: PeerId, change: impl FnOnce(&mut OfPeer)) {
+        let Some(of_peer) = self.of_peers.get_mut(&peer) else {
+            return bug!("a note is of no peer");
+        };
+        change(of_peer);
+        if *of_peer == OfPeer::default() {
+            self.of_peers.remove(&peer);
+        }
+    }
+
+    /// The next one that is parked gets its turn: one for each that was popped.
+    fn unpark(&mut self, peer: PeerId) {
+        let Some(parked) = self.parked.get_mut(&peer) else { return };
+        let next = parked.pop_front();
+        if parked.is_empty() {
+            self.parked.remove(&peer);
+        }
+        self.pending.extend(next.map(|note| (peer, note)));
     }
 }
 
@@ -175,21 +312,81 @@ mod tests {
             notes.await_address(peer(1), note(kind, cookie));
         }
         assert_eq!(cookies(&notes.looked_up(peer(1), false, false, Time(5))), [1, 3]);
-        assert_eq!((notes.pop_due(Time(4)), notes.next_due()), (None, Some(Time(5))));
+        assert_eq!((notes.retry_due(Time(4)), notes.next_due()), (false, Some(Time(5))));
         assert_eq!(notes.iter().count(), 2);
-        assert_eq!(notes.pop_due(Time(5)).map(|(_, note)| note.cookie), Some(0));
-        assert_eq!(notes.pop_due(Time(5)).map(|(_, note)| note.cookie), Some(2));
+        assert!(notes.retry_due(Time(5)) && notes.retry_due(Time(5)) && !notes.retry_due(Time(5)));
+        let again: Vec<u64> =
+            core::iter::from_fn(|| notes.pop_pending()).map(|(_, note)| note.cookie).collect();
+        assert_eq!(again, [0, 2]);
+        notes.audit([].into_iter()).unwrap();
+    }
+
+    /// The notes of one that takes none crowded out those of all others.
+    #[test]
+    fn all_queues_are_bounded_and_each_peer_has_its_share() {
+        let (mut notes, mut stats) = (Notes::default(), Stats::default());
+        for _ in 0..3 * PENDING_OF_PEER_MAX {
+            notes.tell(&mut stats, peer(1), note(Kind::Query, 0));
+        }
+        assert_eq!(notes.iter().count(), PENDING_OF_PEER_MAX as usize);
+        for _ in 0..2 * PENDING_OF_PEER_MAX {
+            notes.tell(&mut stats, peer(1), note(Kind::Fin, 0));
+        }
+        assert_eq!(
+            notes.iter().count(),
+            2 * PENDING_OF_PEER_MAX as usize,
+            "there is room for these"
+        );
+        for to in 2..2 + PENDING_MAX as u32 / PENDING_OF_PEER_MAX {
+            for _ in 0..PENDING_OF_PEER_MAX {
+                notes.tell(&mut stats, peer(to), note(Kind::Nack, 0));
+            }
+        }
+        let honest = peer(1_000);
+        for cookie in 0..2 * u64::from(PENDING_OF_PEER_LEAST) {
+            notes.tell(&mut stats, honest, note(Kind::Fin, cookie));
+        }
+        let others = notes.iter().filter(|(to, _)| *to == honest).count();
+        assert_eq!(others, PENDING_OF_PEER_LEAST as usize, "however many wait for others");
+        assert!(notes.iter().count() <= PENDING_MAX + 3 * PENDING_OF_PEER_LEAST as usize);
+        let popped = core::iter::from_fn(|| notes.pop_pending()).count();
+        assert!(popped > PENDING_MAX && notes.iter().count() == 0);
+        notes.audit([].into_iter()).unwrap();
+        for _ in 0..UNASKED_MAX + 5 {
+            notes.await_address(peer(1), note(Kind::Fin, 0));
+        }
+        assert_eq!(notes.looked_up(peer(1), false, false, Time(5)).len(), 5);
+        assert_eq!(notes.iter().count(), UNASKED_MAX);
     }
 
     #[test]
-    fn all_queues_are_bounded() {
-        let mut notes = Notes::default();
-        let mut lost = 0;
-        while !notes.is_crowded() {
-            notes.await_address(peer(1), note(Kind::Fin, 0));
+    fn so_many_notes_of_a_peer_have_send_slots_and_the_others_follow_in_order() {
+        let (mut notes, mut stats) = (Notes::default(), Stats::default());
+        let count = 3 * u64::from(SENT_OF_PEER_MAX);
+        for cookie in 0..count {
+            notes.tell(&mut stats, peer(1), note(Kind::Fin, cookie));
         }
-        lost += notes.looked_up(peer(1), false, false, Time(5)).len();
-        assert_eq!((notes.iter().count(), lost), (UNASKED_MAX, PENDING_MAX - UNASKED_MAX));
-        assert!(!notes.is_crowded());
+        notes.tell(&mut stats, peer(2), note(Kind::Fin, count));
+        let (mut told, mut under_way) = (Vec::new(), VecDeque::new());
+        while notes.iter().count() + under_way.len() > 0 {
+            while let Some((to, note)) = notes.pop_pending() {
+                told.push(note.cookie);
+                // Some find no way.
+                if note.cookie % 5 == 0 {
+                    notes.was_not_sent(to);
+                } else {
+                    notes.was_sent(to);
+                    under_way.push_back(to);
+                }
+                notes.audit(under_way.iter().copied()).unwrap();
+            }
+            assert!(told.contains(&count), "the other peer waits for none of these");
+            if let Some(to) = under_way.pop_front() {
+                notes.sent_ended(to);
+            }
+        }
+        told.retain(|cookie| *cookie < count);
+        assert!(told.iter().copied().eq(0..count), "{told:?}");
+        notes.audit([].into_iter()).unwrap();
     }
 }

@@ -14,15 +14,24 @@ impl<D: Device> Core<D> {
     /// Sends what waits for send slots.
     #[inline]
     pub(crate) fn tell_waiting(&mut self, now: Time) {
-        while !self.notes.is_idle()
-            && let Some(slot) = self.pool.sends.take()
+        while self.may_tell()
+            && let Some((peer, note)) = self.notes.pop_pending()
         {
-            let Some((peer, note)) = self.notes.pop_pending() else {
-                bug!("notes that wait are none");
-                return self.pool.sends.give(slot);
+            let Some(slot) = self.pool.sends.take() else {
+                return bug!("send slots that are free are none");
             };
-            self.send_note(peer, note, slot, now);
+            if !self.send_note(peer, note, slot, now) {
+                self.notes.was_not_sent(peer);
+            }
         }
+    }
+
+    /// Whether something waits that a send slot may be taken for. Half of them are left to VQPs, whatever
+    /// peers make this node tell them.
+    #[inline]
+    pub(crate) fn may_tell(&self) -> bool {
+        let sends = &self.pool.sends;
+        !self.notes.is_idle() && sends.available() > 0 && self.notes.sent() < sends.count / 2
     }
 
     /// The peer that something is to be told to has sent a message, but nothing is known of it.
@@ -45,18 +54,19 @@ impl<D: Device> Core<D> {
     /// Tells what waited until there may be somebody to ask. Whether there was anything.
     pub(crate) fn attend_notes(&mut self, now: Time) -> bool {
         let mut busy = false;
-        while let Some((peer, note)) = self.notes.pop_due(now) {
-            self.notes.tell(&mut self.stats, peer, note);
+        while self.notes.retry_due(now) {
             busy = true;
         }
         busy
     }
 
-    fn send_note(&mut self, peer: PeerId, note: Note, slot: u32, now: Time) {
+    /// Whether it goes.
+    fn send_note(&mut self, peer: PeerId, note: Note, slot: u32, now: Time) -> bool {
         let unknown = self.peers.get(peer).is_some_and(|peer| peer.record.is_none());
         if unknown && self.op_lane(peer, Class::Low).is_none() {
             self.pool.sends.give(slot);
-            return self.look_up_for_note(peer, note, now);
+            self.look_up_for_note(peer, note, now);
+            return false;
         }
         let Note { kind, detail, dst_port, dst_vqp, src_vqp, cookie } = note;
         let header = Header { kind, detail, dst_port, dst_vqp, src_vqp, cookie, ..self.blank };
@@ -66,17 +76,22 @@ impl<D: Device> Core<D> {
         }
         let work = Work::Send { slot, length: HEADER_BYTES as u32 };
         match self.start_op(peer, Class::Low, OpKind::Message(note), work) {
-            Ok(op) => self.post_op(op, now),
+            Ok(op) => {
+                self.notes.was_sent(peer);
+                self.post_op(op, now);
+                true
+            }
             Err(_) => {
                 self.pool.sends.give(slot);
                 self.note_dropped(peer, note, now);
+                false
             }
         }
     }
 
     /// A note could not be sent.
     fn note_dropped(&mut self, peer: PeerId, note: Note, now: Time) {
-        if self.notes.is_crowded() || self.ops.is_full() {
+        if self.ops.is_full() {
             // As where it is told.
             self.stats.messages_lost += 1;
         } else {

@@ -144,9 +144,21 @@ impl Lane {
         }
     }
 
-    /// Whether it takes an operation of the core's own.
+    /// Whether it takes an operation of the core's own, ahead of those that wait. The places that are kept for
+    /// these are theirs too, but one lane alone gets half of the queue: a peer that answers nothing
+    /// would stop all lanes of the QP.
+    #[inline]
+    pub(crate) fn has_room_for_op(&self, qp: &PhysQp) -> bool {
+        let on_lane = match self.kind {
+            LaneKind::Rc { .. } => 0,
+            LaneKind::Dc { .. } => self.uncompleted,
+        };
+        qp.posted.saturating_add(on_lane) < qp.depth
+    }
+
+    /// Whether it takes an operation of the core's own now.
     #[inline]
     pub(crate) fn takes_op(&self, qp: &PhysQp) -> bool {
-        self.state == LaneState::Running && self.ops.is_empty() && qp.posted < qp.depth
+        self.state == LaneState::Running && self.ops.is_empty() && self.has_room_for_op(qp)
     }
 }

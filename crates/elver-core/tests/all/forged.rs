@@ -266,6 +266,49 @@ fn who_asks_for_credit_is_noted_only_if_it_sends() {
     cluster.check();
 }
 
+/// A member sent more messages to a port that nobody has than there are send slots, and answered nothing: the
+/// refusals took all of them, and half of the nodes' queues more.
+#[test]
+fn a_member_takes_its_share_of_send_slots_and_others_go_on() {
+    const SENT_MAX: u32 = 64;
+    const MESSAGES: u32 = 5_000;
+    let config = Config { timeout: 14, sq_depth: 1_024, ..config() };
+    let mut cluster = Cluster::new(3, &config);
+    let server = cluster.bound(1, 7);
+    let region = cluster.region(1, 4_096, ALL);
+    let (gid, record) = (cluster.nodes[1].core.gid(), cluster.nodes[1].core.record());
+    let mut member = Member::new(&cluster, 9);
+    // It is known, and there is nobody at its DC target.
+    let own = NodeRecord { dctn: 0x77_7777, ..cluster.nodes[2].core.record() };
+    cluster.nodes[0].core.meta_put(Gid::from(address(9)), own).unwrap();
+    let client = cluster.vqp(2);
+    cluster.connect(2, client, 1, 7);
+
+    let (mut slots, mut waiting) = (0, 0);
+    for n in 0..MESSAGES / 50 {
+        for _ in 0..50 {
+            member.send(gid, record, &message(true, 99, n));
+        }
+        for _ in 0..50 {
+            member.sent(&mut cluster);
+        }
+        let holdings = cluster.nodes[1].core.audit().unwrap();
+        (slots, waiting) = (holdings.send_slots.max(slots), holdings.pending_notes.max(waiting));
+    }
+    assert!(waiting > MESSAGES / 2, "{waiting} refusals wait");
+    assert!((1..=SENT_MAX).contains(&slots), "and {slots} have send slots");
+    // A long message of another's is read, and it hears of that at once.
+    let far = cluster.region(2, 65_536, ALL);
+    cluster.recv(1, server, 1, &[region.sge(0, 4_096)]);
+    let begun = cluster.now();
+    cluster.post(2, client, &[wr(2, SendOp::Send, &[far.sge(0, 4_096)])]);
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::Success);
+    assert_eq!(cluster.take_one(2).wc.status, WcStatus::Success);
+    let took = cluster.now().ns_since(begun);
+    assert!(took < 1_000_000, "{took} ns");
+    cluster.check();
+}
+
 /// A message said itself who had sent it, and arrived as that one's.
 #[test]
 fn a_message_is_from_where_its_packets_came_from() {
