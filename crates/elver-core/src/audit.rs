@@ -88,6 +88,7 @@ impl<D: Device> Core<D> {
         self.audit_lookups()?;
         let tells = |op: &Op| matches!(op.kind, OpKind::Message(_)).then_some(op.peer);
         self.notes.audit(self.ops.iter().filter_map(|(_, op)| tells(op)))?;
+        self.refusals.audit()?;
         let Tally { changing, leased, requests } = self.audit_links()?;
         let slots = self.audit_buffers()?;
         let open = self.mrs.openings.count();

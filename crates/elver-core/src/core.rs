@@ -32,6 +32,7 @@ use crate::messaging::held::Held;
 use crate::messaging::landing::{LANDINGS_MAX, Landing};
 use crate::messaging::message::Header;
 use crate::messaging::notes::Notes;
+use crate::messaging::refusals::Refusals;
 use crate::messaging::unread::Unread;
 use crate::pool::Pool;
 use crate::pool::create::{check_config, create};
@@ -86,6 +87,8 @@ pub struct Core<D: Device> {
     pub(crate) turns: bool,
     /// What waits to be told to peers.
     pub(crate) notes: Notes,
+    /// Senders of whose messages one was refused.
+    pub(crate) refusals: Refusals,
     /// All that had arrived by then was taken from the device.
     pub(crate) heard: Time,
     /// VQPs that wait for send slots.
@@ -167,6 +170,7 @@ impl<D: Device> Core<D> {
             keep_alive: KeepAlive::new(config.keep_alive_ns),
             turns: true,
             notes: Notes::default(),
+            refusals: Refusals::default(),
             heard: now,
             slot_waiters: VecDeque::new(),
             ports: Ports::default(),

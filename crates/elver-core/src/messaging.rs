@@ -14,6 +14,8 @@ pub(crate) mod message;
 mod named;
 pub(crate) mod notes;
 pub(crate) mod outgoing;
+pub(crate) mod refusals;
+mod refuse;
 pub(crate) mod rendezvous;
 mod revoke;
 mod serve;

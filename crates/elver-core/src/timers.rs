@@ -35,6 +35,8 @@ timers! {
     core.held.next_due() => attend_held,
     // What peers were to be told is told when there may be somebody who knows them.
     core.notes.next_due() => attend_notes,
+    // Senders that did not hear of refusals are told again.
+    core.refusals.next_due() => attend_refusals,
     // What somebody copied when its message ended is closed.
     core.mrs.openings.next_due() => attend_openings,
     // Peers that VQPs only wait for are asked whether they are there.

@@ -115,6 +115,9 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<(), Refusal> {
         self.stats.messages_received += 1;
+        if let Some(refusal) = self.refusals.of((from, header.src_vqp), header.cookie) {
+            return Err(refusal);
+        }
         let (target, source) = self.target_of_message(from, header)?;
         if header.kind == Kind::Eager
             && let Body::Buffer(start, _) = body

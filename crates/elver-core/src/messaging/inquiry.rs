@@ -217,6 +217,7 @@ impl<D: Device> Core<D> {
                     self.held.ask_now(now, own);
                 }
             }
+            Kind::Nack => self.refusal_told((peer, note.dst_vqp), note.cookie, ok, now),
             // A revoke is repeated, and who does not get another answer asks again.
             _ => {}
         }

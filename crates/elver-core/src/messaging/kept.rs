@@ -11,7 +11,6 @@ use crate::ids::PeerId;
 use crate::messaging::backlog::Halted;
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{Kind, Refusal};
-use crate::messaging::notes::Note;
 use crate::vqp::recv_ring::RecvOutcome;
 
 /// All held messages of a node may take so many times what one VQP's may.
@@ -114,13 +113,6 @@ impl<D: Device> Core<D> {
         }
         // Not on top of this one's stack.
         self.held.ask_now(now, id);
-    }
-
-    /// Tells the sender of a message that it was refused.
-    pub(crate) fn refuse(&mut self, to: (PeerId, u32), refusal: Refusal, cookie: u64) {
-        self.stats.messages_refused += 1;
-        let note = Note::to_sender(Kind::Nack, to.1, cookie);
-        self.notes.tell(&mut self.stats, to.0, Note { detail: refusal as u16, ..note });
     }
 
     /// A message did not get into its receive: both ends are told.

@@ -96,19 +96,21 @@ impl Notes {
         waiting < most && (waiting < PENDING_OF_PEER_LEAST || self.waiting < PENDING_MAX)
     }
 
-    /// Has a message of the core's own sent to a VQP of a peer's, behind those that wait.
-    pub(crate) fn tell(&mut self, stats: &mut Stats, peer: PeerId, note: Note) {
+    /// Has a message of the core's own sent to a VQP of a peer's, behind those that wait. Whether there was
+    /// room.
+    pub(crate) fn tell(&mut self, stats: &mut Stats, peer: PeerId, note: Note) -> bool {
         if !self.admits(peer, &note) {
             // That says nothing of the peer. Who probes, asks or takes back does so again, and who does
             // not hear of his message asks after it.
             stats.messages_lost += 1;
-            return;
+            return false;
         }
         self.wait(peer);
         match self.parked.get_mut(&peer) {
             Some(parked) => parked.push_back(note),
             None => self.pending.push_back((peer, note)),
         }
+        true
     }
 
     /// Whether none waits for a send slot, but for those whose peers have enough.

@@ -7,7 +7,7 @@ use crate::Core;
 use crate::datapath::ops::{OpKind, Work};
 use crate::discovery::peer::{Peer, Waiter};
 use crate::ids::PeerId;
-use crate::messaging::message::{HEADER_BYTES, Header};
+use crate::messaging::message::{HEADER_BYTES, Header, Kind};
 use crate::messaging::notes::Note;
 
 impl<D: Device> Core<D> {
@@ -94,6 +94,9 @@ impl<D: Device> Core<D> {
         if self.ops.is_full() {
             // As where it is told.
             self.stats.messages_lost += 1;
+            if note.kind == Kind::Nack {
+                self.refusal_told((peer, note.dst_vqp), note.cookie, false, now);
+            }
         } else {
             self.note_ended(peer, note, false, now);
         }

@@ -172,3 +172,62 @@ fn a_sender_that_waits_hears_that_its_receivers_node_is_gone() {
     let gid = crowd.cluster.nodes.remove(2).core.gid();
     assert_eq!(crowd.failures(1), [ConnectError::Unreachable { gid }]);
 }
+
+/// Behind a message that was refused shorter ones of the same sender found room: its receiver took a stream with a hole
+/// for whole, and the sender of the one that was refused had been told that it had arrived.
+#[test]
+fn nothing_is_taken_that_stands_behind_a_refused_message() {
+    let config = Config { backlog_bytes: 10_000, ..config() };
+    let mut crowd = Crowd::of(&config, 1);
+    for at in 0..5 {
+        crowd.near.fill(at * 8, &at.to_le_bytes());
+    }
+    let (large, sender) = ([crowd.near.sge(0, 3_000)], crowd.senders[0]);
+    let last = [crowd.near.sge(8, 8)];
+    let mut wrs = [wr(1, SendOp::Send, &large); 5];
+    wrs[4] = wr(2, SendOp::Send, &last);
+    crowd.cluster.post(1, sender, &wrs);
+    let gid = crowd.cluster.nodes[2].core.gid();
+    assert_eq!(crowd.failures(1), [ConnectError::Overrun { gid }]);
+    for n in 0..5 {
+        crowd.cluster.recv(2, crowd.receiver, n, &[crowd.far.sge(0, 3_000)]);
+    }
+    crowd.cluster.drive(10_000_000);
+    let taken: Vec<_> =
+        crowd.cluster.nodes[2].completions.drain(..).map(|done| done.wc.byte_len).collect();
+    assert_eq!(taken, [3_000; 3], "the fourth was refused");
+    // On another connection it begins anew.
+    crowd.cluster.take(1, 5);
+    crowd.cluster.connect(1, sender, 2, PORT);
+    crowd.cluster.post(1, sender, &[wr(3, SendOp::Send, &last)]);
+    assert_eq!(crowd.cluster.take_one(2).wc.byte_len, 8);
+    crowd.cluster.check();
+}
+
+/// What a receiver told of a refusal was lost, and the next message was taken as if nothing had been: its sender
+/// had been told that both had arrived.
+#[test]
+fn a_sender_hears_of_a_refusal_though_what_told_him_was_lost() {
+    let config = Config { keep_alive_ns: 0, ..config() };
+    for sends_on in [false, true] {
+        let mut crowd = Crowd::of(&config, 1);
+        crowd.send(0);
+        assert_eq!(crowd.cluster.take_one(1).wc.status, WcStatus::Success);
+        // It is held, and its receiver goes, while nothing of its node's gets through.
+        let heals = crowd.cluster.now().saturating_add_ns(60_000_000);
+        crowd.cluster.net.partition(2, 1, heals);
+        let now = crowd.cluster.now();
+        let node = &mut crowd.cluster.nodes[2];
+        node.core.vqp_destroy(node.client, crowd.receiver, now).unwrap();
+        crowd.cluster.until("it to heal", |cluster| cluster.now() >= heals);
+        crowd.receiver = crowd.cluster.bound(2, PORT);
+        crowd.cluster.recv(2, crowd.receiver, 7, &[crowd.far.sge(0, 8)]);
+        if sends_on {
+            crowd.send(1);
+        }
+        let gid = crowd.cluster.nodes[2].core.gid();
+        assert_eq!(crowd.failures(1), [ConnectError::PeerGone { gid }]);
+        assert_eq!(crowd.cluster.nodes[2].completions, []);
+        crowd.cluster.check();
+    }
+}

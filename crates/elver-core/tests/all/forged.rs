@@ -506,7 +506,8 @@ fn a_member_gone_bad_stops_nobodys_look_ups() {
             voice.datagram(qpn, qkey, attacker::QPN, &[0xa5; 40]);
             member.send(gid, record, b"no message");
             member.sent(&mut cluster);
-            member.send(gid, record, &message(false, of_others[n].0, 7));
+            // Each by another VQP: of one, of which a message was refused, all are.
+            member.send(gid, record, &message(false, of_others[n].0, 7 + round as u32));
             member.sent(&mut cluster);
             member.post(gid, record, SendOp::Write(tables[n]), &[0xff; 128]);
             assert_eq!(member.ended(&mut cluster), WcStatus::RemAccessErr);
