@@ -93,7 +93,9 @@ impl<D: Device> Core<D> {
     /// Whether a WR went to where its peer is known to be no longer: that nobody answers there says nothing
     /// of the peer.
     fn is_past(&self, lane: LaneIx, peer: PeerId, dest: Option<Dest>) -> bool {
-        let Some(record) = self.peers.get(peer).and_then(|entry| entry.record) else { return false };
+        let Some(record) = self.peers.get(peer).and_then(|entry| entry.record) else {
+            return false;
+        };
         match dest {
             Some(Dest::Dc { remote_dctn, .. }) => record.dctn != remote_dctn,
             // Over an RC QP that was agreed on with what the peer was.
