@@ -121,19 +121,24 @@ fn lack(own: &Path, unbuilt: &[&str], absent: &[&str]) -> Option<String> {
     if !unbuilt.is_empty() {
         commands.push("cargo build --release -p elver-faas -p elver-python".to_string());
     }
-    if !absent.is_empty() {
-        let packages: Vec<_> = absent.iter().map(|name| package(name)).collect();
+    let packages: Vec<_> = absent.iter().filter_map(|name| package(name)).collect();
+    if !packages.is_empty() {
         commands.push(format!("sudo apt install {}", packages.join(" ")));
     }
     let (missing, commands) = (missing.join(", "), commands.join(" && "));
-    (!missing.is_empty()).then(|| {
-        format!("functions in Python cannot start: there is {missing}; make it by\n  {commands}")
-    })
+    let make =
+        if commands.is_empty() { String::new() } else { format!("; make it by\n  {commands}") };
+    (!missing.is_empty())
+        .then(|| format!("functions in Python cannot start: there is {missing}{make}"))
 }
 
-/// Debian's package of a program: `docker` is another one's name there.
-fn package(program: &str) -> &str {
-    if program == "docker" { "docker.io" } else { program }
+/// Debian's package of a program, if it is one that we know: `docker` is another one's name there.
+fn package(program: &str) -> Option<&str> {
+    match program {
+        "docker" => Some("docker.io"),
+        "crun" | "runc" | "podman" | "python3" => Some(program),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -151,6 +156,8 @@ mod tests {
         );
         let absent = lack(own, &[], &["crun"]).unwrap();
         assert!(absent.ends_with("\n  sudo apt install crun"), "{absent}");
+        let absent = lack(own, &[], &["nosuch"]).unwrap();
+        assert!(absent.ends_with("there is no `nosuch` on this machine"), "{absent}");
         let absent = lack(own, &[], &["docker"]).unwrap();
         assert!(
             absent

@@ -45,7 +45,8 @@ impl Daemon {
     ) -> Result<Daemon> {
         let place = |what: &str| directory.path().join(format!("node{index}.{what}"));
         let (file, log, ready) = (place("toml"), place("log"), place("ready"));
-        fs::write(&file, configuration)?;
+        fs::write(&file, configuration)
+            .with_context(|| format!("cannot write {}", file.display()))?;
         let notify = UnixDatagram::bind(&ready).context("cannot make a socket")?;
         notify.set_nonblocking(true)?;
         let words = File::create(&log)?;
