@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum, value_parser};
-use elver_console::Failure;
+use elver_console::{Failure, Progress};
 use elver_soft::{SoftConfig, SoftDevice};
 use elver_testbed::pair;
 use elver_testbed::pair::Placement;
@@ -180,8 +180,17 @@ fn run_client(op: Op, args: &ClientArgs, capture: Option<&Path>) -> Result<(), F
     };
     let config = soft_config(base, &args.device, capture);
     let exchange = args.exchange.unwrap_or((server, args.port).into());
+    let progress = measuring(&load);
     let measured = client::measure_remote(config, exchange, &load, args.device.idle)?;
+    drop(progress);
     report::print(&load, Placement::Remote, &measured, args.load.json)
+}
+
+/// Says on a terminal what is under way, until it is dropped.
+fn measuring(load: &Load) -> Progress {
+    let progress = Progress::begin();
+    progress.doing(&format!("{:?} for {} s", load.op, load.duration));
+    progress
 }
 
 /// The same as `elver perftest` has it.
@@ -238,7 +247,9 @@ fn run_pair(args: &PairArgs, capture: Option<&Path>) -> Result<(), Failure> {
             "within one process no packet is sent that could be lost: --placement loopback",
         ));
     }
+    let progress = measuring(&load);
     let measured = measure_pair(&load, args.placement, &args.device, capture)?;
+    drop(progress);
     report::print(&load, args.placement, &measured, args.load.json)
 }
 
