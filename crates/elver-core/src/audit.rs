@@ -166,6 +166,7 @@ impl<D: Device> Core<D> {
         let held = |(_, bytes): &(_, Vec<u8>)| bytes.len() as u64;
         let held: u64 = backlogs.flat_map(|backlog| backlog.messages.iter().map(held)).sum();
         agree!(held, self.held.bytes(), "bytes of messages that wait for receives");
+        self.held.audit()?;
         Ok(())
     }
 

@@ -22,6 +22,8 @@ pub(crate) type Halted = BTreeMap<(PeerId, u32), u64>;
 pub(crate) struct Backlog {
     pub(crate) messages: VecDeque<(Incoming, Vec<u8>)>,
     pub(crate) bytes: u64,
+    /// Who answers for the VQP's client.
+    pub(crate) account: u64,
     /// Senders that wait until there are fewer.
     pub(crate) halted: Halted,
 }

@@ -1,6 +1,11 @@
 //! Messages that wait at VQPs for receives, of all VQPs together.
 
+use alloc::format;
+use alloc::string::String;
+
 use elver_verbs::Time;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
 use crate::VqpId;
 use crate::due::DueQueue;
@@ -10,6 +15,8 @@ use crate::due::DueQueue;
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     bytes: u64,
+    /// The same by who answers for the VQPs' clients.
+    of_accounts: HashMap<u64, u64, FxBuildHasher>,
     asking: DueQueue<VqpId>,
 }
 
@@ -19,19 +26,45 @@ impl Held {
         self.bytes
     }
 
-    /// Whether no more than `limit` bytes wait with so many more.
-    pub(crate) fn has_room(&self, bytes: u64, limit: u64) -> bool {
-        self.bytes + bytes <= limit
+    /// Whether so many more bytes may wait for an account, where `limit` may in all: none has more than half of what the
+    /// others leave, or one that takes nothing would have everybody's messages refused.
+    pub(crate) fn has_room(&self, account: u64, bytes: u64, limit: u64) -> bool {
+        let own = self.of_accounts.get(&account).copied().unwrap_or(0);
+        own + bytes <= limit.saturating_sub(self.bytes - own) / 2
     }
 
     /// A message of so many bytes waits.
-    pub(crate) fn add(&mut self, bytes: u64) {
-        self.bytes += bytes;
+    pub(crate) fn add(&mut self, account: u64, bytes: u64) {
+        if bytes > 0 {
+            self.bytes += bytes;
+            *self.of_accounts.entry(account).or_default() += bytes;
+        }
     }
 
     /// Messages of so many bytes wait no longer.
-    pub(crate) fn remove(&mut self, bytes: u64) {
+    pub(crate) fn remove(&mut self, account: u64, bytes: u64) {
+        // As of what is read later: nothing of it waits here.
+        if bytes == 0 {
+            return;
+        }
         count_off!(self.bytes, bytes);
+        let Some(own) = self.of_accounts.get_mut(&account) else {
+            return bug!("messages waited for nobody");
+        };
+        count_off!(*own, bytes);
+        if *own == 0 {
+            self.of_accounts.remove(&account);
+        }
+    }
+
+    /// Checks the accounts against the whole.
+    pub(crate) fn audit(&self) -> Result<(), String> {
+        let all: u64 = self.of_accounts.values().sum();
+        if all == self.bytes {
+            Ok(())
+        } else {
+            Err(format!("{} bytes of messages wait, of accounts {all}", self.bytes))
+        }
     }
 
     /// A VQP's first message is looked at again then.
@@ -67,12 +100,21 @@ mod tests {
     #[test]
     fn bytes_are_bounded_and_come_back() {
         let mut held = Held::default();
-        assert!(held.has_room(100, 100) && !held.has_room(101, 100));
-        held.add(60);
-        held.add(40);
-        assert!(!held.has_room(1, 100));
-        held.remove(60);
-        assert_eq!((held.bytes(), held.has_room(60, 100)), (40, true));
+        assert!(held.has_room(1, 50, 100) && !held.has_room(1, 51, 100));
+        held.add(1, 30);
+        held.add(1, 20);
+        assert!(!held.has_room(1, 1, 100));
+        // The others have their half of the rest.
+        assert!(held.has_room(2, 25, 100) && !held.has_room(2, 26, 100));
+        held.add(2, 25);
+        held.remove(1, 30);
+        assert_eq!((held.bytes(), held.has_room(1, 17, 100)), (45, true));
+        held.remove(1, 20);
+        held.remove(2, 25);
+        held.add(3, 0);
+        held.remove(3, 0);
+        assert_eq!((held.bytes(), held.of_accounts.len()), (0, 0));
+        held.audit().unwrap();
     }
 
     #[test]

@@ -8,12 +8,13 @@ use elver_verbs::{Device, Memory, Time, WcOpcode, WcStatus};
 use crate::Core;
 use crate::VqpId;
 use crate::ids::PeerId;
-use crate::messaging::backlog::Halted;
+use crate::messaging::backlog::{Backlog, Halted};
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{Kind, Refusal};
 use crate::vqp::recv_ring::RecvOutcome;
 
-/// All held messages of a node may take so many times what one VQP's may.
+/// All held messages of a node may take so many times what one VQP's may, and those of an account half of what the others'
+/// leave of that.
 const HELD_VQPS: u64 = 16;
 
 impl<D: Device> Core<D> {
@@ -29,12 +30,15 @@ impl<D: Device> Core<D> {
             Body::Held(_) => return Err(Refusal::Overrun),
         };
         let vqp = self.vqps.get_mut(target).ok_or(Refusal::Gone)?;
-        let backlog = vqp.backlog.get_or_insert_with(Box::default);
+        let account = self.clients.get(vqp.client).map_or(0, |client| client.limits.account);
+        let backlog =
+            vqp.backlog.get_or_insert_with(|| Box::new(Backlog { account, ..Backlog::default() }));
+        let account = backlog.account;
         let bytes = backlog.bytes + u64::from(len);
         let held_max = self.config.backlog_bytes.saturating_mul(HELD_VQPS);
         let over = backlog.messages.len() >= self.config.backlog as usize
             || bytes > self.config.backlog_bytes
-            || !self.held.has_room(len.into(), held_max);
+            || !self.held.has_room(account, len.into(), held_max);
         let mut copy = alloc::vec![0; if over { 0 } else { len as usize }];
         if over || self.pool.memory.read(offset, &mut copy).is_err() {
             if backlog.messages.is_empty() {
@@ -44,7 +48,7 @@ impl<D: Device> Core<D> {
         }
         backlog.bytes = bytes;
         backlog.messages.push_back((incoming, copy));
-        self.held.add(len.into());
+        self.held.add(account, len.into());
         self.stats.messages_held += 1;
         Ok(())
     }
@@ -57,12 +61,13 @@ impl<D: Device> Core<D> {
         let taken = backlog.messages.remove(at);
         let bytes = taken.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
         backlog.bytes -= bytes;
+        let account = backlog.account;
         let low = backlog.is_low(config);
         let resumed = if low { core::mem::take(&mut backlog.halted) } else { Halted::new() };
         if backlog.messages.is_empty() {
             vqp.backlog = None;
         }
-        self.held.remove(bytes);
+        self.held.remove(account, bytes);
         self.resume_senders(id, resumed);
         taken
     }
@@ -72,7 +77,7 @@ impl<D: Device> Core<D> {
         let Some(backlog) = self.vqps.get_mut(id).and_then(|vqp| vqp.backlog.take()) else {
             return;
         };
-        self.held.remove(backlog.bytes);
+        self.held.remove(backlog.account, backlog.bytes);
         for (incoming, _) in backlog.messages {
             self.refuse(incoming.from, Refusal::Gone, incoming.cookie);
         }
