@@ -65,7 +65,7 @@ pub(super) fn assigns(role: &Role) {
 
 #[test]
 fn a_queue_pair_keeps_the_destination_that_a_child_has_found() {
-    let (meta, node) = cluster(170, |_| {});
+    let (meta, node) = cluster(189, |_| {});
     assert_eq!(parent(&node, "assigns", &meta).says(), "done");
     assert_eq!(count(&node.thread, "heirs_inherited"), 9);
 }
