@@ -377,11 +377,11 @@ static void messages_target(void)
 }
 
 /* A WR that the target refuses: both QPs are told as ever. */
-static void refused(enum ibv_wr_opcode opcode, struct ibv_mr *mr, struct key to)
+static void refused(enum ibv_wr_opcode opcode, struct ibv_mr *mr, struct key to, enum ibv_wc_status status)
 {
 	MUST(!post(opcode, mr, 0, 64, to));
 	struct ibv_wc wc = await();
-	MUST(wc.status == IBV_WC_REM_ACCESS_ERR);
+	MUST(wc.status == status);
 	MUST(state() == IBV_QPS_ERR);
 	meet();
 	meet();
@@ -407,7 +407,8 @@ static void errors(int direct)
 			to.addr += SIZE - 63;
 		if (way == BEFORE)
 			to.addr -= 1;
-		refused(way % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, mr, to);
+		enum ibv_wc_status status = way == NO_RIGHT_OF_QP ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_REM_ACCESS_ERR;
+		refused(way % 2 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, mr, to, status);
 	}
 }
 
@@ -438,7 +439,8 @@ static void errors_target(void)
 		MUST(poll(&events, 1, 10000) == 1);
 		struct ibv_async_event event;
 		MUST(!ibv_get_async_event(ctx, &event));
-		MUST(event.event_type == IBV_EVENT_QP_ACCESS_ERR && event.element.qp == qp);
+		int told = way == NO_RIGHT_OF_QP ? IBV_EVENT_QP_REQ_ERR : IBV_EVENT_QP_ACCESS_ERR;
+		MUST((int)event.event_type == told && event.element.qp == qp);
 		ibv_ack_async_event(&event);
 		for (int at = 0; at < SIZE; at++)
 			MUST(start[at] == 0);

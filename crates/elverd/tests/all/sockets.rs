@@ -69,7 +69,8 @@ fn a_second_daemon_leaves_the_first_one_its_passed_socket() {
 fn a_socket_at_which_somebody_else_listens_is_left_to_him() {
     let directory = Directory::new();
     let path = directory.path.join("a.sock");
-    let (listener, _) = passed(&path, 0o666);
+    // Not one that is passed on: what another test starts meanwhile would have it too.
+    let listener = Listener::bind(&path).unwrap();
     let config = directory.file("a.toml", &toml(&free_address(), &path, ""));
     is_taken(&elverd().arg("--config").arg(&config).output().unwrap());
     assert!(path.exists());
@@ -145,7 +146,9 @@ fn a_check_that_cannot_be_told_fails() {
 fn a_hangup_ends_it_as_it_should_end() {
     let directory = Directory::new();
     let socket = directory.path.join("a.sock");
-    let mut daemon = Daemon::run(behind(&directory, &socket, ""));
+    // Whoever runs this may be meant to outlive its terminal, and have it inherited.
+    let heeds = "exec env --default-signal=HUP \"$0\" \"$@\";";
+    let mut daemon = Daemon::run(behind(&directory, &socket, heeds));
     assert_eq!(daemon.signal(Signal::HUP).code(), Some(0));
     assert!(!socket.exists() && !status_of(&socket).exists());
     let mut daemon = Daemon::run(behind(&directory, &socket, "trap '' HUP;"));
