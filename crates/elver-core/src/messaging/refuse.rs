@@ -35,7 +35,13 @@ impl<D: Device> Core<D> {
     }
 
     /// Tells those again that did not hear of refusals. Whether there were any.
+    #[inline]
     pub(crate) fn attend_refusals(&mut self, now: Time) -> bool {
+        self.refusals.next_due().is_some_and(|due| due <= now) && self.refusals_due(now)
+    }
+
+    #[cold]
+    fn refusals_due(&mut self, now: Time) -> bool {
         let mut busy = false;
         while let Some((to, refused)) = self.refusals.pop_due(now) {
             if let Some((refusal, cookie)) = refused {
