@@ -54,7 +54,7 @@ impl Assignments {
     }
 
     /// QPs of a session.
-    pub(crate) fn each(&self) -> usize {
+    fn each(&self) -> usize {
         self.destinations.len() + self.unassigned as usize
     }
 
