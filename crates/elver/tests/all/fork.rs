@@ -520,6 +520,11 @@ fn children_that_are_killed_at_any_instruction_leave_nothing() {
     }
 }
 
+/// Says a line at once: two processes that say theirs in pieces would mix them.
+fn line(text: &str) {
+    std::io::stderr().write_all(format!("{text}\n").as_bytes()).unwrap();
+}
+
 fn orphans(role: &Role) {
     let parent = Parent::new(role, 2);
     let own = std::process::id() as i32;
@@ -539,7 +544,7 @@ fn orphans(role: &Role) {
         mine.write(0, WORDS).unwrap();
         let read = SendOp::Read(mine.remote(0));
         succeeds(&heir.vqps[0], wr(1, read, &[mine.sge(32, 16)]));
-        eprintln!("keeps");
+        line("keeps");
         String::new()
     });
     until(&parent.heirs, 0, |state| state == HeirState::Taken { pid: keeps.pid });
@@ -552,7 +557,7 @@ fn orphans(role: &Role) {
             Err(Error::NotInherited(NotInherited::Making { heir: 1 })) => "refused".into(),
             other => why(other),
         };
-        eprintln!("{said}");
+        line(&said);
         String::new()
     });
     // SAFETY: the parent ends here and now, as if it were killed.
