@@ -26,8 +26,13 @@ pub struct Engine {
     pub name: String,
     pub kind: Kind,
     pub package: String,
+    /// The suite of Debian's that a stock kernel's package is of, if not of the host's own.
+    pub suite: Option<String>,
     #[serde(default)]
     pub patches: Vec<String>,
+    /// Of the modules below, those that this kernel does not have as such: it has them built in, or does without.
+    #[serde(default)]
+    pub without: Vec<String>,
     /// The types of `rdma link add` that its kernel knows.
     pub rdma: Vec<String>,
     /// What a scenario's time-out is multiplied by.
@@ -87,6 +92,12 @@ impl Config {
             ensure!(
                 engine.slowness > 0 && engine.name != "all",
                 "{}: engine {:?} needs a slowness of 1 or more and a name other than \"all\"",
+                path.display(),
+                engine.name
+            );
+            ensure!(
+                engine.suite.is_none() || engine.kind == Kind::Qemu,
+                "{}: engine {:?}: only a stock kernel may be of another suite",
                 path.display(),
                 engine.name
             );

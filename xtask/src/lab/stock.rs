@@ -13,6 +13,7 @@ use super::archive::Archive;
 use super::cache::Cache;
 use super::config::{Config, Engine};
 use super::devices::{Devices, Network};
+use super::packages::Source;
 use super::progress::Step;
 use super::{host, packages};
 
@@ -27,20 +28,27 @@ pub struct Stock {
 
 /// Unpacks the kernel if it is not there.
 pub fn build(cache: &Cache, config: &Config, engine: &Engine, userland: &Path) -> Result<Stock> {
-    let files = packages::resolve_kernel(cache, &engine.package)?;
-    let modules = config.modules.join(" ");
-    let inputs = [RECIPE, &files.join(" "), &modules];
+    let source = match &engine.suite {
+        Some(suite) => Source::suite(cache, suite)?,
+        None => Source::host(),
+    };
+    let files = source.resolve_kernel(cache, &engine.package)?;
+    let modules: Vec<&str> = config.modules.iter().map(String::as_str).collect();
+    let modules: Vec<&str> = modules
+        .into_iter()
+        .filter(|name| engine.without.iter().all(|lacks| lacks != name))
+        .collect();
+    let inputs = [RECIPE, &files.join(" "), &modules.join(" ")];
     let entry = cache.entry(&engine.name, &inputs, |entry| {
         host::need(host::MODULES)?;
-        let packages = packages::fetch(cache, &files)?;
+        let packages = source.fetch(cache, &files)?;
         let _step = Step::long(format!("unpacking the kernel for {}", engine.name));
         let root = entry.join("root");
         for package in &packages {
             packages::unpack(package, &root)?;
         }
-        let kernel = only_child(&root.join("boot"), "vmlinuz-")?;
-        unpack_kernel(&kernel, &entry.join("vmlinux"))?;
-        pack_modules(&root, &config.modules, &entry.join("modules.cpio"))?;
+        unpack_kernel(&image(&root)?, &entry.join("vmlinux"))?;
+        pack_modules(&root, &modules, &entry.join("modules.cpio"))?;
         Ok(fs::remove_dir_all(root)?)
     })?;
     // Both paths change with the content. The kernel unpacks one archive after the other.
@@ -51,6 +59,21 @@ pub fn build(cache: &Cache, config: &Config, engine: &Engine, userland: &Path) -
         Ok(fs::write(entry.join("initrd"), both)?)
     })?;
     Ok(Stock { kernel, initrd: entry.join("initrd") })
+}
+
+/// Where a kernel's packages have its image: from Linux 7 on Debian has it beside the modules.
+fn image(root: &Path) -> Result<PathBuf> {
+    let boot = root.join("boot");
+    match boot.is_dir() {
+        true => only_child(&boot, "vmlinuz-"),
+        false => Ok(only_child(&modules_of(root)?, "")?.join("vmlinuz")),
+    }
+}
+
+/// Where a kernel's packages have the modules of each release.
+fn modules_of(root: &Path) -> Result<PathBuf> {
+    let places = [root.join("lib/modules"), root.join("usr/lib/modules")];
+    places.into_iter().find(|path| path.is_dir()).context("the kernel's packages have no modules")
 }
 
 /// Unpacks the ELF file that is in a kernel's image: qemu starts that too, and the kernel would take four emulated
@@ -93,11 +116,8 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
 }
 
 /// An archive with the modules and all that they depend on.
-fn pack_modules(root: &Path, modules: &[String], to: &Path) -> Result<()> {
-    let libraries = [root.join("lib/modules"), root.join("usr/lib/modules")]
-        .into_iter()
-        .find(|path| path.is_dir());
-    let directory = only_child(&libraries.context("the kernel's package has no modules")?, "")?;
+fn pack_modules(root: &Path, modules: &[&str], to: &Path) -> Result<()> {
+    let directory = only_child(&modules_of(root)?, "")?;
     let release = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // modprobe looks for lib/modules.
     if !root.join("lib").exists() {

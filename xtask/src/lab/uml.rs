@@ -13,7 +13,7 @@ use super::cache::Cache;
 use super::config::{self, Engine};
 use super::devices::{Devices, Network};
 use super::host::{self, read};
-use super::packages;
+use super::packages::{self, Source};
 use super::progress::Step;
 
 /// To be raised when this file makes something else of the same inputs.
@@ -31,7 +31,7 @@ pub fn build(cache: &Cache, engine: &Engine) -> Result<PathBuf> {
     for name in &engine.patches {
         patches.push(read(&lab.join("patches").join(name).with_extension("patch"))?);
     }
-    let files = packages::resolve(cache, std::slice::from_ref(&engine.package))?;
+    let files = Source::host().resolve(cache, std::slice::from_ref(&engine.package))?;
     let inputs = [RECIPE, &files.join(" "), &wanted, &patches.join("\n")];
     let entry = cache.entry(&engine.name, &inputs, |entry| {
         host::need(host::BUILD)?;
@@ -54,7 +54,7 @@ pub fn build(cache: &Cache, engine: &Engine) -> Result<PathBuf> {
 }
 
 fn unpack(cache: &Cache, entry: &Path, files: &packages::Files) -> Result<PathBuf> {
-    let package = packages::fetch(cache, files)?;
+    let package = Source::host().fetch(cache, files)?;
     let _step = Step::long("unpacking the kernel's source");
     let source = entry.join("source");
     for package in &package {

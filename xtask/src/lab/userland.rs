@@ -11,7 +11,7 @@ use super::archive::Archive;
 use super::cache::Cache;
 use super::config::{self, Config};
 use super::host::{self, read};
-use super::packages;
+use super::packages::{self, Source};
 use super::progress::Step;
 
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
@@ -26,7 +26,7 @@ const RECIPE: &str = "2";
 
 /// The archive, built if it is not there.
 pub fn build(cache: &Cache, config: &Config) -> Result<PathBuf> {
-    let files = packages::resolve_with_libraries(cache, &config.packages)?;
+    let files = Source::host().resolve_with_libraries(cache, &config.packages)?;
     let guest = config::directory().join("guest");
     let init = read(&guest.join("init"))?;
     let library = read(&guest.join("lib.sh"))?;
@@ -41,7 +41,7 @@ pub fn build(cache: &Cache, config: &Config) -> Result<PathBuf> {
         &library,
     ];
     let entry = cache.entry("userland", &inputs, |entry| {
-        let paths = packages::fetch(cache, &files)?;
+        let paths = Source::host().fetch(cache, &files)?;
         let _step = Step::long("packing the guests' programs");
         let root = entry.join("root");
         for path in &paths {
