@@ -16,14 +16,16 @@
 //! | `renew` | making the cache anew |
 //! | `warm` | a device that is opened before it is asked for |
 //! | `start` | what happens when the library is loaded, and when the program ends |
+//! | `lending` | queue pairs for the children of a process (section 3.4) |
 //! | `settings`, `counts`, `real` | the environment, counters, the functions behind |
 //!
-//! `unsafe` stands in `calls`, `list`, `real`, `start`, and `renew` for one pointer.
+//! `unsafe` stands in `calls`, `list`, `real`, `start`, in `renew` for one pointer, and in `lending`.
 // In a program of tests the functions have no names, so that its own calls go to the libraries.
 #![cfg_attr(test, allow(dead_code))]
 
 mod calls;
 mod counts;
+mod lending;
 mod list;
 mod plan;
 mod real;

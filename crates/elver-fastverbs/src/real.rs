@@ -54,6 +54,10 @@ real! {
     LIBIBVERBS ibv_get_device_name(device: *mut c_void) -> *const c_char;
     LIBIBVERBS ibv_open_device(device: *mut c_void) -> *mut c_void;
     LIBIBVERBS ibv_close_device(context: *mut c_void) -> c_int;
+    LIBIBVERBS ibv_query_qp(qp: *mut c_void, attributes: *mut c_void, mask: c_int, made: *mut c_void) -> c_int;
+    LIBIBVERBS ibv_modify_qp(qp: *mut c_void, attributes: *mut c_void, mask: c_int) -> c_int;
+    LIBIBVERBS ibv_destroy_qp(qp: *mut c_void) -> c_int;
+    LIBIBVERBS ibv_qp_to_qp_ex(qp: *mut c_void) -> *mut c_void;
     LIBIBVERBS ibv_read_sysfs_file(directory: *const c_char, file: *const c_char, to: *mut c_char, size: usize) -> c_int;
     LIBNL nl_connect(socket: *mut c_void, protocol: c_int) -> c_int;
     LIBNL nl_send_simple(socket: *mut c_void, kind: c_int, flags: c_int, bytes: *mut c_void, size: usize) -> c_int;
