@@ -1,4 +1,5 @@
-//! Packets out, QP by QP in turn; within a QP answers before requests.
+//! Packets out, QP by QP in turn; within a QP answers and requests by turns, since neither waits for the other on
+//! hardware: a peer who READs much would keep its sends and its retransmissions from leaving.
 
 use elver_verbs::{Memory, QpState, Time};
 use elver_wire::{Flow, Headers, Message, Psn, Route, packet_len};
@@ -83,11 +84,22 @@ impl<M: Memory> Rnic<M> {
 
     fn transmit_from(&mut self, now: Time, qpn: u32, buf: &mut [u8]) -> Option<Transmit> {
         let queue_pair = self.qps.get_mut(qpn)?;
-        if let Some(sent) = queue_pair.answer(&mut self.hw, now, buf) {
+        let requests_first = core::mem::take(&mut queue_pair.requests_first);
+        if !requests_first && let Some(sent) = queue_pair.answer(&mut self.hw, now, buf) {
+            queue_pair.requests_first = !queue_pair.pool.is_empty();
             return Some(sent);
         }
+        let sent = self.transmit_request(now, qpn, buf);
+        if sent.is_none() && requests_first {
+            return self.qps.get_mut(qpn)?.answer_instead(&mut self.hw, now, buf);
+        }
+        sent
+    }
+
+    #[inline(always)] // It has one caller, and few QPs have anything else to send.
+    fn transmit_request(&mut self, now: Time, qpn: u32, buf: &mut [u8]) -> Option<Transmit> {
         // Once around, beginning where the last packet came from.
-        let first = queue_pair.next_lane;
+        let first = self.qps.get_mut(qpn)?.next_lane;
         let mut passed_end = false;
         let mut at = first;
         loop {
@@ -139,6 +151,19 @@ impl<M> Hw<M> {
 }
 
 impl QueuePair {
+    /// No request could be sent before the next answer: it goes, and the requests are before the next again.
+    #[inline(never)] // As below.
+    fn answer_instead<M: Memory>(
+        &mut self,
+        hw: &mut Hw<M>,
+        now: Time,
+        buf: &mut [u8],
+    ) -> Option<Transmit> {
+        let sent = self.answer(hw, now, buf);
+        self.requests_first = sent.is_some() && !self.pool.is_empty();
+        sent
+    }
+
     /// Writes the next packet of the responder, or of a DCT's responders.
     #[inline(always)] // Who sends has none most of the time.
     fn answer<M: Memory>(&mut self, hw: &mut Hw<M>, now: Time, buf: &mut [u8]) -> Option<Transmit> {

@@ -37,6 +37,8 @@ pub(crate) struct QueuePair {
     pub(crate) short_turns: bool,
     /// The lane that sends next.
     pub(crate) next_lane: usize,
+    /// The last packet was an answer, and WRs wait: they come before the next one.
+    pub(crate) requests_first: bool,
     pub(crate) errored_streams: u32,
     drain_told: bool,
 }
@@ -75,6 +77,7 @@ impl QueuePair {
             scheduled: false,
             short_turns: false,
             next_lane: 0,
+            requests_first: false,
             errored_streams: 0,
             drain_told: false,
         }

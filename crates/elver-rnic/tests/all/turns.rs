@@ -68,3 +68,37 @@ fn a_turn_that_is_not_short_is_not_broken() {
         assert_eq!(next(&mut net), Some((first_peer, false)), "packet {packet}");
     }
 }
+
+/// Opcodes of what the second host sends next, at most so many packets.
+fn opcodes(net: &mut Net, most: usize) -> Vec<u8> {
+    let sent = (0..most).take_while(|_| net.transmit_one(1)).count();
+    net.wire.iter().rev().take(sent).rev().map(|packet| packet.bytes[0]).collect()
+}
+
+/// A peer that READs much of an RC QP keeps its send queue waiting for one packet at a time, and no longer.
+#[test]
+fn answers_to_reads_and_sends_of_one_qp_take_turns() {
+    const PACKETS: u32 = 24;
+    const READ_ANSWERS: std::ops::RangeInclusive<u8> = 0x0d..=0x10;
+    let mut net = Net::new(2);
+    let (reader, reads_of) = net.connect(QpType::Rc, |_| {});
+    let (sge, remote) = (net.hosts[0].sge(0, 64 * 1024), net.hosts[1].remote(0));
+    net.hosts[0].post(net.now, reader, SendOp::Read(remote), &[sge], None);
+    while net.transmit_one(0) {}
+    for packet in net.wire.drain(..).collect::<Vec<_>>() {
+        net.deliver(&packet);
+    }
+    assert_eq!(opcodes(&mut net, 2).len(), 2);
+
+    let (sge, remote) = (net.hosts[1].sge(0, PACKETS * 1024), net.hosts[0].remote(0));
+    net.hosts[1].post(net.now, reads_of, SendOp::Write(remote), &[sge], None);
+    let told = opcodes(&mut net, 2 * PACKETS as usize);
+    let answers = |of: &[u8]| of.iter().filter(|opcode| READ_ANSWERS.contains(opcode)).count();
+    for (at, pair) in told.chunks(2).enumerate() {
+        assert_eq!(answers(pair), 1, "packets {} and the next: {pair:x?}", 2 * at);
+    }
+    net.run_clean();
+    for host in &mut net.hosts {
+        assert_eq!(host.poll().iter().map(|wc| wc.status).collect::<Vec<_>>(), [WcStatus::Success]);
+    }
+}
