@@ -41,9 +41,20 @@ struct Request {
     inline: bool,
     /// All of its own memory may take what comes back.
     placed: bool,
-    /// The address that it comes from, and the address handle of a datagram.
+    /// The addresses that it goes from and to, and the address handle of a datagram.
     from: IpAddr,
+    to: IpAddr,
     ah: Option<Ah>,
+}
+
+impl Request {
+    /// Whether a connected QP takes it: it comes from its peer, between the addresses that it has and expects.
+    #[inline]
+    fn is_of_peer(&self, core: &QpCore) -> bool {
+        let fits =
+            |remote: &Route| remote.flow.dst.ip() == self.from && remote.flow.src.ip() == self.to;
+        core.attr.dest_qp_num == self.source && core.remote.as_ref().is_some_and(fits)
+    }
 }
 
 /// Bytes that are copied within the device before what is due by the clock is done: a few milliseconds' work.
@@ -274,7 +285,7 @@ impl QueuePair {
         if !route.local {
             return None;
         }
-        let from = route.flow.src.ip();
+        let (from, to) = (route.flow.src.ip(), route.flow.dst.ip());
         if core.must_wait(hw, &wqe.op) {
             return None;
         }
@@ -297,6 +308,7 @@ impl QueuePair {
             inline: matches!(pool.local(slot), Local::Inline(_)),
             placed: true,
             from,
+            to,
             ah: wqe.dest.and_then(|dest| match dest {
                 Dest::Ud { ah, .. } => Some(ah),
                 Dest::Xrc { .. } | Dest::Dc { .. } => None,
@@ -381,18 +393,11 @@ impl QueuePair {
         if !takes_packets(core.state, false) && !hw.regions.desk.is_laid() {
             return Reply::NoAnswer;
         }
-        let from = request.from;
         match (request.qp_type, core.qp_type) {
-            (QpType::Rc, QpType::Rc) | (QpType::Uc, QpType::Uc)
-                if core.attr.dest_qp_num == request.source
-                    && core.remote.is_some_and(|remote| remote.flow.dst.ip() == from) =>
-            {
+            (QpType::Rc, QpType::Rc) | (QpType::Uc, QpType::Uc) if request.is_of_peer(core) => {
                 core.heard(hw);
             }
-            (QpType::XrcSend, QpType::XrcRecv)
-                if core.attr.dest_qp_num == request.source
-                    && core.remote.is_some_and(|remote| remote.flow.dst.ip() == from) =>
-            {
+            (QpType::XrcSend, QpType::XrcRecv) if request.is_of_peer(core) => {
                 core.heard(hw);
                 if !self.name_locally(hw, request.key as u32) {
                     return self.stop(hw, now, Fault::Invalid);

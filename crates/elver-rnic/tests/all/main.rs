@@ -1,6 +1,7 @@
 //! The RNIC as its caller and its peers meet it: one program of tests, so that what they
 //! share is used by all of it.
 
+mod addresses;
 mod amplification;
 mod change;
 mod common;
