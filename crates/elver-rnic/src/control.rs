@@ -422,7 +422,7 @@ impl<M: Memory> Rnic<M> {
                 if let Some(dct) = &mut queue_pair.dct {
                     dct.fall_silent();
                 }
-                self.stop_failed_cqs(now);
+                self.stop_cut_off(now);
                 return Ok(());
             }
             _ => {}

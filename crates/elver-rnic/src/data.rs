@@ -69,7 +69,7 @@ impl<M: Memory> Rnic<M> {
         if self.qps.get(qp.0).is_some_and(QueuePair::wants_to_send) {
             self.schedule(qp.0);
         }
-        self.stop_failed_cqs(now);
+        self.stop_cut_off(now);
         result
     }
 
@@ -100,7 +100,7 @@ impl<M: Memory> Rnic<M> {
         let result = push_receives(&mut core.rq, wrs);
         if core.state == QpState::Err {
             queue_pair.flush_receives(&mut self.hw);
-            self.stop_failed_cqs(now);
+            self.stop_cut_off(now);
         }
         result
     }

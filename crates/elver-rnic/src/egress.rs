@@ -61,7 +61,7 @@ impl<M: Memory> Rnic<M> {
         }
         while let Some(&qpn) = self.active.front() {
             let sent = self.transmit_from(now, qpn, buf);
-            self.stop_failed_cqs(now);
+            self.stop_cut_off(now);
             let Some(mut sent) = sent else {
                 self.active.pop_front();
                 self.turn_sent = 0;

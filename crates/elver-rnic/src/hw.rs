@@ -53,13 +53,23 @@ pub(crate) struct Hw<M> {
     pub(crate) stalled: Vec<u32>,
     pub(crate) events: VecDeque<AsyncEvent>,
     pub(crate) cq_events: VecDeque<Cq>,
-    /// CQs that overflowed and whose QPs are still to be stopped.
-    pub(crate) failed_cqs: Vec<u32>,
+    /// Whom a CQ in error is still to stop.
+    pub(crate) cut_off: Vec<CutOff>,
     /// How often QPs failed of themselves.
     pub(crate) failures: u64,
     /// Copies to be made elsewhere.
     pub(crate) errands: Errands<M>,
     pub(crate) scratch: Scratch,
+}
+
+/// Whom a CQ in error stops (IBTA vol. 1, 10.2.7.2 and 11.6.3.2): work that completes nowhere is not to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CutOff {
+    /// It overflows: all that complete there.
+    UsersOf(Cq),
+    /// It has, and one completes there that was no user then, or in RESET: by its number on the wire. A CQ stays in
+    /// error until it is destroyed, with room or without, as on hardware; rxe's goes on, and has lost completions.
+    Qp(u32),
 }
 
 /// Buffers that are used again and again, so that the data path allocates nothing.
@@ -132,7 +142,7 @@ impl<M: Memory> Hw<M> {
             stalled: Vec::new(),
             events: VecDeque::new(),
             cq_events: VecDeque::new(),
-            failed_cqs: Vec::new(),
+            cut_off: Vec::new(),
             failures: 0,
             errands: Errands::default(),
             scratch: Scratch::default(),
@@ -147,13 +157,23 @@ impl<M: Memory> Hw<M> {
         let Some(queue) = self.cqs.get_mut(cq) else {
             return bug!("a CQ went before the QPs that use it");
         };
+        let qpn = wc.qp_num;
         match queue.push(wc, solicited) {
-            Pushed::Quietly | Pushed::Lost => {}
+            Pushed::Quietly => {}
             Pushed::Event => self.cq_events.push_back(Cq(cq)),
+            Pushed::Lost => self.cut_off(CutOff::Qp(qpn)),
             Pushed::Overflow => {
-                self.failed_cqs.push(cq);
+                self.cut_off(CutOff::UsersOf(Cq(cq)));
                 self.event(AsyncEvent::CqErr(Cq(cq)));
             }
+        }
+    }
+
+    /// What a QP flushes to a CQ in error says the same again and again.
+    #[cold]
+    fn cut_off(&mut self, who: CutOff) {
+        if self.cut_off.last() != Some(&who) {
+            self.cut_off.push(who);
         }
     }
 

@@ -41,7 +41,7 @@ impl<M: Memory> Rnic<M> {
         self.hw.takes(now);
         if let Some(view) = self.accept(meta, payload, true) {
             self.dispatch(now, meta, view.headers(), view.payload());
-            self.stop_failed_cqs(now);
+            self.stop_cut_off(now);
         }
     }
 
@@ -50,7 +50,7 @@ impl<M: Memory> Rnic<M> {
         self.hw.takes(now);
         if let Some(view) = self.accept(meta, payload, false) {
             self.dispatch(now, meta, view.headers(), view.payload());
-            self.stop_failed_cqs(now);
+            self.stop_cut_off(now);
         }
     }
 

@@ -121,7 +121,7 @@ impl<M: Memory> Rnic<M> {
         if let Some(back) = self.groups.members.get_mut(&meta.flow.dst.ip()) {
             *back = members;
         }
-        self.stop_failed_cqs(now);
+        self.stop_cut_off(now);
     }
 
     fn give_to_members(

@@ -1,17 +1,19 @@
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use elver_random::{Rng, Seed};
 use elver_verbs::{
     AsyncEvent, Cq, DeviceAttr, Gid, Memory, ObjectKind, PortAttr, PortState, Time, VerbsError,
 };
-use elver_verbs::{AtomicCap, Mtu, QpState, TransportCaps};
+use elver_verbs::{AtomicCap, Mtu, Qp, QpState, TransportCaps};
 
 use crate::MAX_MESSAGE;
 use crate::config::Config;
 use crate::counters::{Counters, DropReason};
 use crate::groups::Groups;
-use crate::hw::Hw;
+use crate::hw::{CutOff, Hw};
 use crate::qp::QueuePair;
+use crate::qp_core::QpCore;
 use crate::table::Table;
 
 /// A software RNIC over memory of kind `M`.
@@ -179,7 +181,7 @@ impl<M: Memory> Rnic<M> {
                 self.schedule(qpn);
             }
         }
-        self.stop_failed_cqs(now);
+        self.stop_cut_off(now);
     }
 
     /// Whether what [`Rnic::poll_transmit`] would write next is of a QP that takes short turns
@@ -207,31 +209,40 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// Moves the QPs of CQs that overflowed to ERR (IBTA vol. 1, 10.2.7.2).
+    /// Moves the QPs that complete on CQs in error to ERR (IBTA vol. 1, 10.2.7.2).
     #[inline]
-    pub(crate) fn stop_failed_cqs(&mut self, now: Time) {
-        if !self.hw.failed_cqs.is_empty() {
-            self.stop_qps_of_failed_cqs(now);
+    pub(crate) fn stop_cut_off(&mut self, now: Time) {
+        if !self.hw.cut_off.is_empty() {
+            self.stop_all_cut_off(now);
         }
     }
 
     #[cold]
-    fn stop_qps_of_failed_cqs(&mut self, now: Time) {
-        while let Some(cq) = self.hw.failed_cqs.pop() {
-            let affected: alloc::vec::Vec<u32> = self.qps.ids().collect();
-            for id in affected {
-                let Some(queue_pair) = self.qps.get_mut(id) else {
-                    bug!("a QP that was listed is gone");
-                    continue;
-                };
-                let core = &queue_pair.core;
-                // One in RESET completes nothing, and of one in ERR its owner knows.
-                let runs = !matches!(core.state, QpState::Reset | QpState::Err);
-                if runs && (core.init.send_cq == Cq(cq) || core.recv_cq == Some(Cq(cq))) {
-                    queue_pair.enter_error(&mut self.hw, now);
-                    self.hw.event(AsyncEvent::QpFatal(elver_verbs::Qp(id)));
+    fn stop_all_cut_off(&mut self, now: Time) {
+        while let Some(who) = self.hw.cut_off.pop() {
+            match who {
+                CutOff::UsersOf(cq) => {
+                    let completes =
+                        |core: &QpCore| core.init.send_cq == cq || core.recv_cq == Some(cq);
+                    let of = |id: &u32| self.qps.get(*id).is_some_and(|qp| completes(&qp.core));
+                    let affected: Vec<u32> = self.qps.ids().filter(of).collect();
+                    for id in affected {
+                        self.stop(now, id);
+                    }
                 }
+                // Bytes that were written for somebody else than a QP are told under number 0.
+                CutOff::Qp(number) => self.stop(now, self.named(number)),
             }
+        }
+    }
+
+    /// Moves a QP to ERR that cannot complete anything, and tells its owner.
+    fn stop(&mut self, now: Time, id: u32) {
+        let Some(queue_pair) = self.qps.get_mut(id) else { return };
+        // One in RESET completes nothing, and of one in ERR its owner knows.
+        if !matches!(queue_pair.core.state, QpState::Reset | QpState::Err) {
+            queue_pair.enter_error(&mut self.hw, now);
+            self.hw.event(AsyncEvent::QpFatal(Qp(id)));
         }
     }
 }

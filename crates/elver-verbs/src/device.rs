@@ -99,8 +99,8 @@ pub trait Device {
     fn dereg_mr(&mut self, mr: Mr) -> Result<(), VerbsError>;
 
     /// Writes bytes to a region, at most 64 KiB. If its memory is not at hand
-    /// ([`crate::MemoryError::Later`]) the answer is false, the region is in use, and a completion with
-    /// `wr_id` comes to `cq` when they were written; its status is [`crate::WcStatus::LocProtErr`] if
+    /// ([`crate::MemoryError::Later`]) the answer is false, the region and `cq` are in use, and a completion
+    /// with `wr_id` comes to `cq` when they were written; its status is [`crate::WcStatus::LocProtErr`] if
     /// they could not be. `cq` must have room for as many as are under way.
     ///
     /// No verb: for who takes part in what a device does, and must wait for nobody either.

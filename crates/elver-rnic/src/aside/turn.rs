@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
-use elver_verbs::{Cq, Memory, Mr, ObjectKind, QpState, Time, VerbsError, Wc, WcOpcode, WcStatus};
+use elver_verbs::{Cq, Memory, Mr, QpState, Time, VerbsError, Wc, WcOpcode, WcStatus};
 use elver_wire::Headers;
 
 use super::{Aside, ERRAND_BYTES_MAX, Errand, PARKED_MAX, Parked, Part, Ticket, Wanted};
@@ -106,9 +106,7 @@ impl<M: Memory> Rnic<M> {
     ) -> Result<bool, VerbsError> {
         let hw = &mut self.hw;
         in_range("bytes", bytes.len() as u64, 0, u64::from(ERRAND_BYTES_MAX))?;
-        if hw.cqs.get(cq.0).is_none() {
-            return Err(VerbsError::InvalidHandle { kind: ObjectKind::Cq, handle: cq.0 });
-        }
+        hw.cqs.require(cq.0)?;
         let piece = hw.regions.piece(mr, offset, bytes.len() as u64);
         match piece.and_then(|place| hw.regions.write(place, bytes)) {
             Ok(()) => Ok(true),
@@ -119,6 +117,7 @@ impl<M: Memory> Rnic<M> {
                 Err(VerbsError::InvalidArgument { what })
             }
             Err(Refused::Later) => {
+                hw.cqs.require_mut(cq.0)?.users += 1;
                 // Nothing else waits with it.
                 drop(hw.put_aside(0, Part::Region { cq: cq.0, wr_id }));
                 Ok(false)
@@ -140,7 +139,10 @@ impl<M: Memory> Rnic<M> {
             let status = if done { WcStatus::Success } else { WcStatus::LocProtErr };
             let wc = Wc { wr_id, status, opcode: WcOpcode::RdmaWrite, ..Wc::default() };
             self.hw.complete(cq, wc, false);
-            return self.stop_failed_cqs(now);
+            if let Some(queue) = self.hw.cqs.get_mut(cq) {
+                queue.users -= 1;
+            }
+            return self.stop_cut_off(now);
         }
         let qpn = self.named(qpn);
         let Some(queue_pair) = self.qps.get_mut(qpn) else { return };
@@ -158,11 +160,11 @@ impl<M: Memory> Rnic<M> {
             }
             Part::Sends(lane) if lands && queue_pair.lanes[lane as usize].flushing => {
                 self.end_local(now, qpn, lane as usize);
-                self.stop_failed_cqs(now);
+                self.stop_cut_off(now);
             }
             Part::Responses(lane) if queue_pair.is_ending(lane) => {
                 queue_pair.land(&mut self.hw, now, lane as usize);
-                self.stop_failed_cqs(now);
+                self.stop_cut_off(now);
             }
             Part::Sends(lane) => {
                 queue_pair.with_lane(lane as usize, &mut self.hw, now, |lane, env| {
@@ -171,7 +173,7 @@ impl<M: Memory> Rnic<M> {
                 if lands {
                     // At once: it has begun, and a QP that fails flushes what waits for its turn.
                     self.run_local(now, qpn, lane as usize);
-                    self.stop_failed_cqs(now);
+                    self.stop_cut_off(now);
                 }
             }
             Part::Requests(context) if queue_pair.core.state == QpState::Err => {
@@ -211,7 +213,7 @@ impl<M: Memory> Rnic<M> {
         }
         self.hw.regions.desk.clear();
         self.hw.dated = dated;
-        self.stop_failed_cqs(now);
+        self.stop_cut_off(now);
     }
 }
 

@@ -5,6 +5,7 @@ mod addresses;
 mod amplification;
 mod change;
 mod common;
+mod cqs;
 mod dc;
 mod later;
 mod multicast;
