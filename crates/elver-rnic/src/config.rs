@@ -27,6 +27,9 @@ pub struct Config {
     /// Whether QPs of this device that are connected to each other copy from MR to MR without
     /// packets.
     pub local_copy: bool,
+    /// Bytes that are copied within the device in one step, so that the rest of its work goes on: a longer READ or WRITE
+    /// between two of its QPs takes several steps, a longer SEND goes in packets.
+    pub local_step_bytes: u32,
     /// Most queue pairs of all types, up to 2^20.
     pub max_qp: u32,
     /// Most WRs on a send or a receive queue, up to 2^15.
@@ -135,6 +138,7 @@ impl Default for Config {
             udp_port: elver_wire::UDP_PORT,
             active_mtu: Mtu::Mtu4096,
             local_copy: true,
+            local_step_bytes: 4 << 20,
             max_qp: 16_384,
             max_qp_wr: 16_384,
             max_sge: 32,
@@ -180,9 +184,10 @@ impl Config {
     /// [`VerbsError::InvalidArgument`] if `read_request_bytes` is no multiple of 4,096.
     pub fn validate(&self) -> Result<(), VerbsError> {
         let table = 1 << 20;
-        let ranges: [(&'static str, u64, u64, u64); 27] = [
+        let ranges: [(&'static str, u64, u64, u64); 28] = [
             ("addresses", self.addresses.len() as u64, 1, 255),
             ("udp_port", u64::from(self.udp_port), 1, 65_535),
+            ("local_step_bytes", u64::from(self.local_step_bytes), 1, 1 << 31),
             ("max_qp", u64::from(self.max_qp), 1, table),
             ("max_qp_wr", u64::from(self.max_qp_wr), 1, 1 << 15),
             ("max_sge", u64::from(self.max_sge), 1, 64),

@@ -44,20 +44,24 @@ impl<M: Memory> Rnic<M> {
         self.hw.paths.has_freed() && !self.hw.stalled.is_empty()
     }
 
+    fn wake_stalled(&mut self) {
+        self.hw.paths.clear_freed();
+        while let Some(qpn) = self.hw.stalled.pop() {
+            if let Some(queue_pair) = self.qps.get_mut(qpn) {
+                for lane in &mut queue_pair.lanes {
+                    lane.stalled = false;
+                }
+            }
+            self.schedule(qpn);
+        }
+    }
+
     fn transmit(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
         if let Some(notification) = self.notifications.pop_front() {
             return self.notify(&notification, buf);
         }
         if self.can_wake() {
-            self.hw.paths.clear_freed();
-            while let Some(qpn) = self.hw.stalled.pop() {
-                if let Some(queue_pair) = self.qps.get_mut(qpn) {
-                    for lane in &mut queue_pair.lanes {
-                        lane.stalled = false;
-                    }
-                }
-                self.schedule(qpn);
-            }
+            self.wake_stalled();
         }
         while let Some(&qpn) = self.active.front() {
             let sent = self.transmit_from(now, qpn, buf);
@@ -76,6 +80,12 @@ impl<M: Memory> Rnic<M> {
                 self.turn_sent = 0;
                 self.active.rotate_left(1);
                 sent.ends_piece = short;
+            }
+            if self.hw.loops_back && self.takes_own(now, qpn, &sent, buf) {
+                if self.can_wake() {
+                    self.wake_stalled();
+                }
+                continue;
             }
             return Some(sent);
         }

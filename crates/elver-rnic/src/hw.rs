@@ -55,6 +55,8 @@ pub(crate) struct Hw<M> {
     pub(crate) cq_events: VecDeque<Cq>,
     /// Whom a CQ in error is still to stop.
     pub(crate) cut_off: Vec<CutOff>,
+    /// QPs of this device may send packets to each other ([`crate::loopback`]).
+    pub(crate) loops_back: bool,
     /// How often QPs failed of themselves.
     pub(crate) failures: u64,
     /// Copies to be made elsewhere.
@@ -143,6 +145,7 @@ impl<M: Memory> Hw<M> {
             events: VecDeque::new(),
             cq_events: VecDeque::new(),
             cut_off: Vec::new(),
+            loops_back: false,
             failures: 0,
             errands: Errands::default(),
             scratch: Scratch::default(),

@@ -112,8 +112,9 @@ pub(crate) struct Lane {
     pub(crate) sending: Option<Box<Aside>>,
     /// A response waits for memory.
     pub(crate) taking: Option<Box<Aside>>,
-    /// The front WR is copied within the device piece by piece, since its memory is not at hand.
-    pub(crate) piecewise: bool,
+    /// The front WR is copied within the device so many bytes at a time, since it is long or its memory is not at
+    /// hand.
+    pub(crate) step: Option<u32>,
     /// So many of its bytes were.
     pub(crate) copied: u32,
     /// All its WRs are to be flushed when what is being written to their memory was.
@@ -177,7 +178,7 @@ impl Lane {
             proved: false,
             sending: None,
             taking: None,
-            piecewise: false,
+            step: None,
             copied: 0,
             flushing: false,
         }

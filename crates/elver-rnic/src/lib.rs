@@ -50,6 +50,7 @@ mod lane;
 mod lane_set;
 mod ledger;
 mod local;
+mod loopback;
 mod maybe_pd;
 mod multicast;
 mod place;

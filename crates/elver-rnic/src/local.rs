@@ -1,92 +1,36 @@
 //! QPs of one device that talk to each other: a WR is executed in one step, from MR to MR, by the
 //! same [`crate::execute`] as what comes in packets.
+//!
+//! What is longer than [`crate::Config::local_step_bytes`] would hold up everybody else: a READ or a WRITE is executed in
+//! several steps, and a SEND, which keeps its receive from one step to the next, goes in packets
+//! ([`crate::loopback`]).
+
+mod execution;
+mod request;
+mod steps;
 
 use alloc::vec::Vec;
-use core::net::IpAddr;
 
 use elver_verbs::{
-    AccessFlags, Ah, AsyncEvent, Dest, Gid, Memory, Qp, QpState, QpType, RemoteAddr, SendFlags,
-    SendOp, Time, WcStatus,
+    AsyncEvent, Dest, Memory, Qp, QpState, QpType, SendFlags, SendOp, Time, WcStatus,
 };
-use elver_wire::{IpId, NakCode, Reth, RnrTimer, Tail};
+use elver_wire::NakCode;
 
+use self::execution::give;
+use self::request::{Reply, Request, Stopped};
+use crate::Rnic;
 use crate::aside::{ERRAND_BYTES_MAX, Part};
-use crate::execute::{Atomic, End, Fault, Inbound, Segments, Sender, Source};
+use crate::execute::Fault;
 use crate::hw::Hw;
 use crate::ingress::{status_of, takes_packets};
-use crate::lane::{Env, Hold, Lane};
-use crate::place::{Place, Refused};
+use crate::lane::{Hold, Lane};
 use crate::qp::QueuePair;
 use crate::qp_core::QpCore;
 use crate::route::Route;
 use crate::send_queue::{Local, SendWqe};
-use crate::unreliable::receive_datagram;
-use crate::{Rnic, RxMeta, grh};
-
-/// A WR on its way to a QP of the same device. Its local memory stands in the device's scratch
-/// buffers.
-#[derive(Clone, Copy)]
-struct Request {
-    op: SendOp,
-    qp_type: QpType,
-    source: u32,
-    dest_qpn: u32,
-    /// The DC access key, the Q_Key, or the number of an XRC SRQ.
-    key: u64,
-    /// Bytes that are copied now, behind so many that were before, of so many.
-    length: u32,
-    skip: u32,
-    total: u32,
-    solicited: bool,
-    inline: bool,
-    /// All of its own memory may take what comes back.
-    placed: bool,
-    /// The addresses that it goes from and to, and the address handle of a datagram.
-    from: IpAddr,
-    to: IpAddr,
-    ah: Option<Ah>,
-}
-
-impl Request {
-    /// Whether a connected QP takes it: it comes from its peer, between the addresses that it has and expects.
-    #[inline]
-    fn is_of_peer(&self, core: &QpCore) -> bool {
-        let fits =
-            |remote: &Route| remote.flow.dst.ip() == self.from && remote.flow.src.ip() == self.to;
-        core.attr.dest_qp_num == self.source && core.remote.as_ref().is_some_and(fits)
-    }
-}
 
 /// Bytes that are copied within the device before what is due by the clock is done: a few milliseconds' work.
-const TURN_BYTES: u64 = 16 << 20;
-
-/// Why a request came to no good end at its target.
-enum Stopped {
-    Fault(Fault),
-    /// It was executed, and the request's own memory does not take what came back.
-    Unplaced,
-    /// An atomic was executed; what it found waits for the request's own memory.
-    Found(u64),
-}
-
-impl From<Fault> for Stopped {
-    fn from(fault: Fault) -> Stopped {
-        Stopped::Fault(fault)
-    }
-}
-
-/// What became of it.
-enum Reply {
-    Done,
-    NotReady(RnrTimer),
-    Refused(NakCode),
-    /// Nobody is there, or not ready to receive: as if the packet was lost.
-    NoAnswer,
-    /// It ended here, without the peer: its own memory is at fault, or it concerned no peer.
-    Local(WcStatus),
-    /// It must wait for memory. Nothing has happened but that an atomic has found this.
-    Later(Option<u64>),
-}
+pub(crate) const TURN_BYTES: u64 = 16 << 20;
 
 impl<M: Memory> Rnic<M> {
     /// Executes the WRs at the front of a lane that go to this device, until one must wait or so many bytes were copied that
@@ -202,7 +146,7 @@ impl<M: Memory> Rnic<M> {
             match reply {
                 Reply::Later(_) => return,
                 Reply::Done if front.goes_on(&env) => continue,
-                Reply::Done => {
+                Reply::Done | Reply::Dropped => {
                     env.hw.counters.local_copies += 1;
                     front.retire(&mut env, WcStatus::Success);
                 }
@@ -214,7 +158,7 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// Has the front WR copied piece by piece from now on; false if it cannot be.
+    /// Has the front WR copied in pieces that errands can carry from now on; false if it cannot be.
     fn cut(&mut self, qp: u32, lane: usize) -> bool {
         let Some(QueuePair { pool, lanes, .. }) = self.qps.get_mut(qp) else {
             bug!("a WR is cut on a QP that is gone");
@@ -222,9 +166,7 @@ impl<M: Memory> Rnic<M> {
         };
         let lane = &mut lanes[lane];
         let op = lane.queue.front().map(|slot| pool.get(*slot).op);
-        let data =
-            matches!(op, Some(SendOp::Read(_) | SendOp::Write(_) | SendOp::WriteWithImm(..)));
-        data && !core::mem::replace(&mut lane.piecewise, true)
+        op.as_ref().is_some_and(goes_in_steps) && lane.shorten(ERRAND_BYTES_MAX)
     }
 
     /// Takes the turn of the front WR. What an atomic has `found` that was executed is put in its
@@ -266,7 +208,7 @@ impl QueuePair {
         begun: bool,
     ) -> Option<Result<Request, WcStatus>> {
         let QueuePair { core, pool, lanes, .. } = self;
-        let lane = &lanes[lane];
+        let lane = &mut lanes[lane];
         // In SQD what was begun goes on, and what had begun when the QP failed.
         let runs = match core.state {
             QpState::Rts => true,
@@ -284,6 +226,12 @@ impl QueuePair {
         let (route, dest_qpn, key) = core.destination(hw, wqe)?;
         if !route.local {
             return None;
+        }
+        if wqe.length > hw.config.local_step_bytes {
+            if !goes_in_steps(&wqe.op) {
+                return None;
+            }
+            lane.shorten(hw.config.local_step_bytes);
         }
         let (from, to) = (route.flow.src.ip(), route.flow.dst.ip());
         if core.must_wait(hw, &wqe.op) {
@@ -350,7 +298,10 @@ impl QueuePair {
             Reply::Later(_) => false,
             // A QP that is connected to itself went to ERR with what it could not take, and flushed it.
             _ if lane.queue.is_empty() => false,
-            Reply::Done if lane.goes_on(env) => true,
+            Reply::Done if lane.goes_on(env) => {
+                lane.answered(env.core);
+                true
+            }
             Reply::Done => {
                 env.hw.counters.local_copies += 1;
                 lane.answered(env.core);
@@ -366,7 +317,8 @@ impl QueuePair {
                 lane.no_answer(env);
                 false
             }
-            Reply::NoAnswer => {
+            Reply::NoAnswer | Reply::Dropped => {
+                lane.leave_off();
                 lane.retire(env, WcStatus::Success);
                 true
             }
@@ -432,7 +384,7 @@ impl QueuePair {
         let core = &self.core;
         if !core.qp_type.is_reliable() {
             fault.count_drop(&mut hw.counters);
-            return Reply::Done;
+            return Reply::Dropped;
         }
         let Some(code) = fault.nak() else {
             if !takes_packets(core.state, false) {
@@ -447,32 +399,6 @@ impl QueuePair {
             self.enter_error(hw, now);
         }
         Reply::Refused(code)
-    }
-}
-
-impl Lane {
-    /// How many bytes of the front WR are copied at once.
-    fn turn_of(&self, length: u32) -> u32 {
-        if self.piecewise { ERRAND_BYTES_MAX.min(length - self.copied) } else { length }
-    }
-
-    /// A piece of the front WR was copied: whether there is more of it.
-    #[inline]
-    fn goes_on<M: Memory>(&mut self, env: &Env<'_, M>) -> bool {
-        if self.sending.is_none() && !self.piecewise {
-            return false;
-        }
-        self.sending = None;
-        if !self.piecewise {
-            return false;
-        }
-        let length = self.queue.front().map_or(0, |slot| env.pool.get(*slot).length);
-        self.copied += self.turn_of(length);
-        if self.copied < length {
-            return true;
-        }
-        (self.piecewise, self.copied) = (false, 0);
-        false
     }
 }
 
@@ -497,8 +423,13 @@ impl QpCore {
 
     /// Whether a WQE goes to a QP of this device and is copied, not sent.
     #[inline]
-    pub(crate) fn goes_local<M>(&self, hw: &Hw<M>, wqe: &SendWqe) -> bool {
-        self.destination(hw, wqe).is_some_and(|(route, ..)| route.local)
+    pub(crate) fn goes_local<M>(&self, hw: &mut Hw<M>, wqe: &SendWqe) -> bool {
+        if !self.destination(hw, wqe).is_some_and(|(route, ..)| route.local) {
+            return false;
+        }
+        let sent = wqe.length > hw.config.local_step_bytes && !goes_in_steps(&wqe.op);
+        hw.loops_back |= sent;
+        !sent
     }
 
     /// Whether a window is to be invalidated, or bound anew, while something may still be written
@@ -537,138 +468,9 @@ impl QpCore {
             _ => None,
         }
     }
-
-    #[inline]
-    fn execute<M: Memory>(&mut self, hw: &mut Hw<M>, request: &Request) -> Result<(), Stopped> {
-        let Request { op, length, skip, total, .. } = *request;
-        let (remote, change) = match op {
-            SendOp::Read(RemoteAddr { addr: va, rkey }) => {
-                let place = self.grant_read(hw, &Reth { va, rkey, len: total }, 0)?;
-                let Some(mut place) = place else { return Ok(()) };
-                place.offset += u64::from(skip);
-                if !request.placed {
-                    look_first(hw, place, length)?;
-                }
-                return fetch(hw, place);
-            }
-            SendOp::CompareSwap { remote, compare, swap } => {
-                (remote, Atomic::CompareSwap { compare, swap })
-            }
-            SendOp::FetchAdd { remote, add } => (remote, Atomic::FetchAdd { add }),
-            _ => return Ok(self.take_bytes(hw, request)?),
-        };
-        let original = self.atomic(hw, remote.addr, remote.rkey, 0, change)?;
-        give(hw, &original.to_ne_bytes()).map_err(|stopped| match stopped {
-            Stopped::Fault(Fault::Later) => Stopped::Found(original),
-            stopped => stopped,
-        })
-    }
-
-    /// Executes a request that brings bytes.
-    fn take_bytes<M: Memory>(&mut self, hw: &mut Hw<M>, request: &Request) -> Result<(), Fault> {
-        let recv = core::mem::take(&mut hw.scratch.recv);
-        let mut inbound = Inbound::with_buffers(recv);
-        let executed = if request.inline {
-            let bytes = core::mem::take(&mut hw.scratch.inline);
-            let executed = self.run(hw, &mut inbound, request, &bytes[..]);
-            hw.scratch.inline = bytes;
-            executed
-        } else {
-            let segments = core::mem::take(&mut hw.scratch.segments);
-            let bytes = Segments { segments: &segments, length: request.length };
-            let executed = self.run(hw, &mut inbound, request, &bytes);
-            hw.scratch.segments = segments;
-            executed
-        };
-        hw.scratch.recv = inbound.into_buffers();
-        executed
-    }
-
-    fn run<M: Memory>(
-        &mut self,
-        hw: &mut Hw<M>,
-        inbound: &mut Inbound,
-        request: &Request,
-        bytes: &(impl Source + ?Sized),
-    ) -> Result<(), Fault> {
-        let Request { op, length, skip, total, solicited, source: qpn, .. } = *request;
-        let source = || Sender { qpn, gid: Gid::from(request.from) };
-        let va = |remote: RemoteAddr| remote.addr.wrapping_add(u64::from(skip));
-        let reth = |remote: RemoteAddr| Reth { va: va(remote), rkey: remote.rkey, len: length };
-        if let SendOp::Write(RemoteAddr { addr, rkey })
-        | SendOp::WriteWithImm(RemoteAddr { addr, rkey }, _) = op
-            && length < total
-        {
-            // All of it is granted, or nothing is.
-            self.check_access(AccessFlags::REMOTE_WRITE)?;
-            self.place(hw, addr, rkey, total, AccessFlags::REMOTE_WRITE)?;
-        }
-        let tail = match op {
-            SendOp::Write(remote) => {
-                return inbound.write_only(self, hw, &reth(remote), bytes, None);
-            }
-            SendOp::WriteWithImm(remote, imm) => {
-                let last = skip + length == total;
-                let end = End::of_write(last.then_some(imm), solicited, source);
-                return inbound.write_only(self, hw, &reth(remote), bytes, end);
-            }
-            SendOp::Send => Tail::Plain,
-            SendOp::SendWithImm(imm) => Tail::Imm(imm),
-            SendOp::SendWithInv(rkey) => Tail::Inv(rkey),
-            // What brings nothing is not run here.
-            _ => return Err(Fault::Invalid),
-        };
-        let end = End { tail, solicited, source: source() };
-        if let Some(ah) = request.ah {
-            let handle = hw.ahs.get(ah.0).ok_or(Fault::Invalid)?;
-            let Route { flow, traffic_class, hop_limit, .. } = handle.route;
-            let meta = RxMeta { flow, traffic_class, hop_limit, ip_id: IpId::Exact(0) };
-            let header = grh::from_meta(&meta, length as usize);
-            return receive_datagram(self, hw, &header, bytes, end);
-        }
-        inbound.send(self, hw, bytes, Some(end))
-    }
 }
 
-/// Whether bytes can be read that find no place: memory that is gone here is found before that. Of what
-/// is not at hand and too long to be fetched it is not asked.
-#[cold]
-fn look_first<M: Memory>(hw: &Hw<M>, at: Place, length: u32) -> Result<(), Fault> {
-    hw.regions.desk.expect(length);
-    let looked = hw.regions.look_at(at, length.into());
-    hw.regions.desk.expect(0);
-    match looked {
-        Ok(()) => Ok(()),
-        Err(Refused::Later) if length <= ERRAND_BYTES_MAX => Err(Fault::Later),
-        Err(Refused::Later) => Ok(()),
-        Err(_) => Err(Fault::Operation),
-    }
-}
-
-/// Moves bytes from one place to the memory of the request that reads them.
-#[inline(always)]
-fn fetch<M: Memory>(hw: &Hw<M>, mut at: Place) -> Result<(), Stopped> {
-    for segment in &hw.scratch.segments {
-        let length = u64::from(segment.length);
-        hw.regions.copy(segment.place, at, length).map_err(|refused| match refused {
-            Refused::Access => Stopped::Unplaced,
-            Refused::Source => Stopped::Fault(Fault::Operation),
-            Refused::Later => Stopped::Fault(Fault::Later),
-        })?;
-        at.offset += length;
-    }
-    Ok(())
-}
-
-/// Puts an answer's bytes into the request's memory.
-fn give<M: Memory>(hw: &Hw<M>, mut bytes: &[u8]) -> Result<(), Stopped> {
-    for segment in &hw.scratch.segments {
-        let (piece, rest) = bytes.split_at((segment.length as usize).min(bytes.len()));
-        hw.regions.write(segment.place, piece).map_err(|refused| match refused {
-            Refused::Later => Stopped::Fault(Fault::Later),
-            _ => Stopped::Unplaced,
-        })?;
-        bytes = rest;
-    }
-    Ok(())
+/// Whether an operation can be executed in several steps: READs and WRITEs are where they were after each.
+fn goes_in_steps(op: &SendOp) -> bool {
+    matches!(op, SendOp::Read(_) | SendOp::Write(_) | SendOp::WriteWithImm(..))
 }

@@ -355,7 +355,7 @@ impl Responder {
             }
             Message::WriteMiddle => inbound.write(core, hw, payload)?,
             Message::WriteOnly(reth, imm) => {
-                inbound.write_only(core, hw, &reth, payload, end_of_write(imm))?;
+                inbound.write_only(core, hw, &reth, reth.len, payload, end_of_write(imm))?;
                 self.msn = self.msn.next();
             }
             Message::WriteLast(imm) => {

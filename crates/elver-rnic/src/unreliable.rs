@@ -97,7 +97,7 @@ impl Assembly {
             }
             Message::WriteMiddle => inbound.write(core, hw, payload),
             Message::WriteOnly(reth, imm) => {
-                inbound.write_only(core, hw, &reth, payload, end_of_write(imm))
+                inbound.write_only(core, hw, &reth, reth.len, payload, end_of_write(imm))
             }
             Message::WriteLast(imm) => inbound.end_write(core, hw, payload, end_of_write(imm)),
             _ => Err(Fault::Invalid),

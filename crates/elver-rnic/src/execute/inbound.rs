@@ -195,13 +195,14 @@ impl Inbound {
         Ok(())
     }
 
-    /// A WRITE whose first packet is its last: one that must wait has not begun.
+    /// A WRITE whose first packet is its last: one that must wait has not begun. Its end says that it was of `total` bytes.
     #[inline]
     pub(crate) fn write_only<M: Memory>(
         &mut self,
         core: &mut QpCore,
         hw: &mut Hw<M>,
         reth: &Reth,
+        total: u32,
         bytes: &(impl Source + ?Sized),
         end: Option<End>,
     ) -> Result<(), Fault> {
@@ -209,7 +210,7 @@ impl Inbound {
         if bytes.len() != reth.len {
             return Err(Fault::Length);
         }
-        self.finish_write(core, hw, place, bytes, reth.len, end)
+        self.finish_write(core, hw, place, bytes, total, end)
     }
 
     /// Writes the last bytes of a WRITE of `length`, and tells its end. With immediate data it needs

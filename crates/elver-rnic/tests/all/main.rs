@@ -8,6 +8,7 @@ mod common;
 mod cqs;
 mod dc;
 mod later;
+mod long;
 mod multicast;
 mod same;
 mod shares;

@@ -97,7 +97,7 @@ fn xrc_does_what_rc_does() {
         let (rc, _) = run(Way::Packets, &plan);
         let rc: Vec<String> = rc.into_iter().map(without_last_wqe).collect();
         plan.transport = Transport::Xrc;
-        for way in [Way::Packets, Way::Local] {
+        for way in [Way::Packets, Way::Local, Way::Steps] {
             the_same(seed, &plan, [("XRC", &run(way, &plan).0), ("RC ", &rc)]);
         }
     }
@@ -111,8 +111,10 @@ fn without_last_wqe(line: String) -> String {
 /// Returns how WRs ended.
 fn does_the_same_both_ways(seed: u64) -> Seen {
     let plan = Plan::draw(seed);
-    let [(local, seen), (packets, _)] = [Way::Local, Way::Packets].map(|way| run(way, &plan));
+    let [(local, seen), (steps, _), (packets, _)] =
+        [Way::Local, Way::Steps, Way::Packets].map(|way| run(way, &plan));
     the_same(seed, &plan, [("within a device", &local), ("over packets   ", &packets)]);
+    the_same(seed, &plan, [("in steps       ", &steps), ("over packets   ", &packets)]);
     seen
 }
 

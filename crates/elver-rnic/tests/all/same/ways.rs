@@ -17,6 +17,9 @@ use crate::common::{Host, Net, VecMemory, address};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Local,
+    /// Within a device, whose steps are so short that what is longer than a packet takes several, or goes in packets that
+    /// never leave it.
+    Steps,
     Packets,
 }
 
@@ -78,11 +81,12 @@ impl World<'_> {
     fn new(way: Way, plan: &Plan) -> World<'_> {
         let mut net = Net::new(0);
         net.hosts = match way {
-            Way::Local => vec![host(&[address(0), address(1)])],
-            Way::Packets => vec![host(&[address(0)]), host(&[address(1)])],
+            Way::Local => vec![host(&[address(0), address(1)], None)],
+            Way::Steps => vec![host(&[address(0), address(1)], Some(plan.mtu.bytes()))],
+            Way::Packets => vec![host(&[address(0)], None), host(&[address(1)], None)],
         };
         let (types, hosts) = match way {
-            Way::Local => (types(plan.transport), [0, 0]),
+            Way::Local | Way::Steps => (types(plan.transport), [0, 0]),
             Way::Packets => (types(plan.transport), [0, 1]),
         };
         let sides = [INITIATOR, TARGET]
@@ -111,7 +115,7 @@ impl World<'_> {
         let types = types(self.plan.transport);
         for side in [TARGET, INITIATOR] {
             let peer = self.sides[1 - side].qp_num;
-            let sgid_index = if way == Way::Local { side as u8 } else { 0 };
+            let sgid_index = if way != Way::Packets { side as u8 } else { 0 };
             let plan = self.plan;
             let Side { host, qp, .. } = self.sides[side];
             let nic = &mut self.net.hosts[host].nic;
@@ -403,8 +407,9 @@ fn types(transport: Transport) -> [QpType; 2] {
     }
 }
 
-fn host(addresses: &[IpAddr]) -> Host {
-    let config = Config { addresses: addresses.to_vec(), ..Config::for_address(addresses[0]) };
+fn host(addresses: &[IpAddr], step: Option<u32>) -> Host {
+    let mut config = Config { addresses: addresses.to_vec(), ..Config::for_address(addresses[0]) };
+    config.local_step_bytes = step.unwrap_or(config.local_step_bytes);
     Host::new(config, 7)
 }
 
