@@ -10,6 +10,8 @@ use crate::engine::{Engine, State};
 use crate::errno::{code, minus_one, object, of_verbs};
 use crate::layout::{Ah, AhAttr, Context, Gid, GlobalRoute, Grh, Pd, Wc};
 use crate::owned::given;
+use crate::parents::Made;
+use crate::told::Told;
 
 /// Bits of a flow label.
 const FLOW_LABEL: u32 = 0xf_ffff;
@@ -74,13 +76,16 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
             // Whether it is reached otherwise than by the link, the lanes know.
             hub.peer(dest);
         }
-        let device = &mut engine.lock().device;
+        let mut state = engine.lock();
         let made = match dest.is_multicast() {
-            true => device.create_multicast_ah(domain, vector),
-            false => device.create_ah(domain, vector),
+            true => state.device.create_multicast_ah(domain, vector),
+            false => state.device.create_ah(domain, vector),
         };
         let handle = made.map_err(of_verbs)?;
-        Ok(Box::into_raw(Box::new(Ah { context, pd, handle: handle.0 })))
+        let ah = Box::into_raw(Box::new(Ah { context, pd, handle: handle.0 }));
+        state.ahs.insert(handle, Told { context, element: ah.cast() });
+        state.parents.made(Made::Ah(handle), pd);
+        Ok(ah)
     })
 }
 
@@ -89,7 +94,10 @@ unsafe extern "C" fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
         let handle = Handle(unsafe { given(ah)? }.handle);
-        Engine::of(ah)?.lock().device.destroy_ah(handle).map_err(of_verbs)?;
+        let mut state = Engine::of(ah)?.lock();
+        state.device.destroy_ah(handle).map_err(of_verbs)?;
+        state.ahs.remove(&handle);
+        state.parents.ended(Made::Ah(handle));
         // SAFETY: it is ours.
         drop(unsafe { Box::from_raw(ah) });
         Ok(())

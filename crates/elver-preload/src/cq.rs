@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::errno::{code, guard, object, of_verbs};
 use crate::layout::{CompChannel, Context, Cq, Wc};
 use crate::owned::{OwnedCq, await_acks, given};
+use crate::parents::Made;
 use crate::told::{self, Told};
 use crate::vain::rest;
 
@@ -72,6 +73,7 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
             let mut state = Engine::of(cq)?.lock();
             state.device.destroy_cq(handle).map_err(of_verbs)?;
             state.timed.remove(&handle);
+            state.parents.ended(Made::Cq(handle));
             if let Some(object) = state.cqs.remove(&handle) {
                 object.forget();
                 told::forget(object.told);

@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::errno::{guard, object};
 use crate::layout::{Context, CqEx, CqInitAttrEx, PollCqAttr};
 use crate::owned::{OwnedCq, Turn, given};
+use crate::parents::Made;
 use crate::timed::{Stamp, Timed};
 use crate::vain::rest;
 
@@ -66,9 +67,13 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         ex.read_wc_flags = Some(read_wc_flags);
         ex.read_completion_ts = asked(RAW).then_some(read_raw);
         ex.read_completion_wallclock_ns = asked(WALL).then_some(read_wall);
+        let mut state = Engine::of(context)?.lock();
         if asked(RAW | WALL) {
             let timed = Timed::new(ex.cqe as usize);
-            Engine::of(context)?.lock().timed.insert(Handle(ex.handle), timed);
+            state.timed.insert(Handle(ex.handle), timed);
+        }
+        if init.comp_mask & PD != 0 {
+            state.parents.made(Made::Cq(Handle(ex.handle)), init.parent_domain);
         }
         Ok(ptr::from_mut(ex))
     })

@@ -1,6 +1,6 @@
 //! The one device of this process, who drives it, and who is told of its events.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::{Deref, DerefMut};
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use elver_soft::{SoftConfig, SoftDevice, SoftError};
-use elver_verbs::{AsyncEvent, Cq, Device, Mr, Pd, Qp, Srq, Time, VerbsError, Wc};
+use elver_verbs::{Ah, AsyncEvent, Cq, Device, Mr, Mw, Pd, Qp, Srq, Time, VerbsError, Wc};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::time::Timespec;
@@ -25,6 +25,8 @@ use crate::doze::Doze;
 use crate::faults::Posts;
 use crate::fork::{Own, close_in_child, generation};
 use crate::outage::Outage;
+use crate::parents::Parents;
+use crate::service::Service;
 use crate::threads;
 use crate::timed::{Stamp, Timed};
 use crate::told::{self, Told};
@@ -80,8 +82,13 @@ pub(crate) struct State {
     pub(crate) qps: HashMap<Qp, Told>,
     pub(crate) srqs: HashMap<Srq, Told>,
     /// What can be imported.
-    pub(crate) pds: HashSet<Pd>,
+    pub(crate) pds: HashMap<Pd, Told>,
     pub(crate) mrs: HashMap<Mr, Region>,
+    pub(crate) mws: HashMap<Mw, Told>,
+    pub(crate) ahs: HashMap<Ah, Told>,
+    pub(crate) parents: Parents,
+    /// What means nothing on Ethernet of the addresses of QPs, as the program gave it.
+    pub(crate) services: HashMap<Qp, Service>,
     pub(crate) xrc: Xrc,
     /// rdma_cm, once the program has opened it.
     pub(crate) cm: Option<Box<Cm>>,
@@ -159,8 +166,12 @@ impl State {
             timed: HashMap::new(),
             qps: HashMap::new(),
             srqs: HashMap::new(),
-            pds: HashSet::new(),
+            pds: HashMap::new(),
             mrs: HashMap::new(),
+            mws: HashMap::new(),
+            ahs: HashMap::new(),
+            parents: Parents::default(),
+            services: HashMap::new(),
             xrc: Xrc::default(),
             cm: None,
             cm_arrived: false,

@@ -2,11 +2,14 @@
 //! reach neither its QPs nor memory that the program may give back. Its objects stay where they are, as a program may still
 //! hold them; what it calls with them is refused.
 
-use elver_verbs::{Cq, Device as _, Mr, Qp as Handle, Srq};
+use std::collections::HashMap;
+
+use elver_verbs::{Cq, Device as _, Mr, Qp as Handle};
 
 use crate::direct::{take_back_qp, take_back_region};
 use crate::engine::{Engine, State};
 use crate::layout::Context;
+use crate::parents::Made;
 use crate::told::Told;
 use crate::{memory, qp};
 
@@ -17,6 +20,12 @@ fn qps(state: &State, context: *mut Context) -> Vec<(Handle, Told)> {
     all.extend(own.filter(|(qp, _)| state.xrc.objects(*qp).is_empty()));
     all.retain(|(_, told)| told.context == context);
     all
+}
+
+/// The objects of a table that are a context's.
+fn of<Handle: Copy>(table: &HashMap<Handle, Told>, context: *mut Context) -> Vec<Handle> {
+    let its = table.iter().filter(|(_, told)| told.context == context);
+    its.map(|(handle, _)| *handle).collect()
 }
 
 /// Ends what is left of a context; says whether anything was.
@@ -32,12 +41,20 @@ pub(crate) fn end(engine: &Engine, context: *mut Context) -> bool {
         .filter(|(_, region)| is_its(&region.of))
         .map(|(mr, region)| (*mr, region.rkey))
         .collect();
-    let srqs: Vec<Srq> =
-        state.srqs.iter().filter(|(_, told)| is_its(told)).map(|(srq, _)| *srq).collect();
+    let srqs = of(&state.srqs, context);
     let cqs: Vec<Cq> =
         state.cqs.iter().filter(|(_, object)| is_its(&object.told)).map(|(cq, _)| *cq).collect();
+    let (windows, ahs) = (of(&state.mws, context), of(&state.ahs, context));
+    let pds = of(&state.pds, context);
     drop(state);
-    if qps.is_empty() && regions.is_empty() && srqs.is_empty() && cqs.is_empty() {
+    if qps.is_empty()
+        && regions.is_empty()
+        && srqs.is_empty()
+        && cqs.is_empty()
+        && windows.is_empty()
+        && ahs.is_empty()
+        && pds.is_empty()
+    {
         return false;
     }
     // Who is just reaching in finds no way the next time; nobody may wait for him with the device in hand.
@@ -54,7 +71,20 @@ pub(crate) fn end(engine: &Engine, context: *mut Context) -> bool {
         if qp::end(&mut state, handle, told.element.cast()).is_err() {
             state.xrc.close(handle, told.element.cast());
             state.qps.remove(&handle);
+            state.services.remove(&handle);
+            state.parents.ended(Made::Qp(handle));
         }
+    }
+    // Before the regions that they are bound to.
+    for mw in windows {
+        let _ = state.device.dealloc_mw(mw);
+        state.mws.remove(&mw);
+        state.parents.ended(Made::Mw(mw));
+    }
+    for ah in ahs {
+        let _ = state.device.destroy_ah(ah);
+        state.ahs.remove(&ah);
+        state.parents.ended(Made::Ah(ah));
     }
     for (mr, _) in regions {
         if state.device.dereg_mr(mr).is_ok() {
@@ -65,11 +95,18 @@ pub(crate) fn end(engine: &Engine, context: *mut Context) -> bool {
         let _ = state.device.destroy_srq(srq);
         state.xrc.remove_srq(srq);
         state.srqs.remove(&srq);
+        state.parents.ended(Made::Srq(srq));
     }
     for cq in cqs {
         let _ = state.device.destroy_cq(cq);
         state.timed.remove(&cq);
         state.cqs.remove(&cq);
+        state.parents.ended(Made::Cq(cq));
+    }
+    // Last, as all else is in them.
+    for pd in pds {
+        let _ = state.device.dealloc_pd(pd);
+        state.pds.remove(&pd);
     }
     true
 }

@@ -16,6 +16,7 @@ use crate::errno::{code, object, of_verbs, set};
 use crate::layout::{Mr, Pd};
 use crate::odp;
 use crate::owned::given;
+use crate::parents::Made;
 use crate::region::{ON_DEMAND, boxed, register, rights, writes};
 
 const PAGE: usize = 4096;
@@ -113,6 +114,7 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
 /// Forgets a region that the device has no more.
 pub(crate) fn forget(state: &mut State, mr: Handle) {
     let region = state.mrs.remove(&mr);
+    state.parents.ended(Made::Mr(mr));
     if let Some(Region { kind: Kind::DeviceMemory(dm), .. }) = region
         && let Some(dm) = all().dms.get_mut(&dm)
     {
@@ -213,6 +215,8 @@ unsafe fn rereg(
     }
     if has(PD) {
         object.pd = pd;
+        state.parents.ended(Made::Mr(handle));
+        state.parents.made(Made::Mr(handle), pd);
     }
     if let Some(region) = state.mrs.get_mut(&handle) {
         region.length = object.length;

@@ -11,6 +11,8 @@ use crate::engine::Engine;
 use crate::errno::{code, object, of_post, of_verbs};
 use crate::layout::{Mw, MwBind, MwBindInfo, Pd, Qp};
 use crate::owned::given;
+use crate::parents::Made;
+use crate::told::Told;
 
 /// `IBV_MW_TYPE_1` and `_2`.
 const TYPE_1: c_uint = 1;
@@ -28,7 +30,10 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut Pd, mw_type: c_uint) -> *mut M
         };
         let info = info.map_err(of_verbs)?;
         let mw = Mw { context, pd, rkey: info.rkey, handle: info.mw.0, r#type: mw_type };
-        Ok(Box::into_raw(Box::new(mw)))
+        let window = Box::into_raw(Box::new(mw));
+        state.mws.insert(info.mw, Told { context, element: window.cast() });
+        state.parents.made(Made::Mw(info.mw), pd);
+        Ok(window)
     })
 }
 
@@ -36,7 +41,10 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
         let handle = Handle(unsafe { given(mw)? }.handle);
-        Engine::of(mw)?.lock().device.dealloc_mw(handle).map_err(of_verbs)?;
+        let mut state = Engine::of(mw)?.lock();
+        state.device.dealloc_mw(handle).map_err(of_verbs)?;
+        state.mws.remove(&handle);
+        state.parents.ended(Made::Mw(handle));
         // SAFETY: it is ours.
         drop(unsafe { Box::from_raw(mw) });
         Ok(())

@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::errno::{code, object, of_verbs};
 use crate::layout::{Context, ParentDomainInitAttr, Pd, Td, TdInitAttr};
 use crate::owned::given;
+use crate::told::Told;
 
 /// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS` and `_PD_CONTEXT`.
 const ALLOCATORS: u32 = 1;
@@ -44,8 +45,9 @@ unsafe extern "C" fn ibv_alloc_pd(context: *mut Context) -> *mut Pd {
     object(|| {
         let mut state = Engine::of(context)?.lock();
         let handle = state.device.alloc_pd().map_err(of_verbs)?;
-        state.pds.insert(handle);
-        Ok(boxed(context, handle.0, None))
+        let pd = boxed(context, handle.0, None);
+        state.pds.insert(handle, Told { context, element: pd.cast() });
+        Ok(pd)
     })
 }
 
@@ -60,6 +62,7 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
             return Err(libc::EBUSY);
         }
         match owned.of {
+            Some(_) if !state.parents.remove(pd.cast()) => return Err(libc::EBUSY),
             // SAFETY: what it was made of cannot go before it does.
             Some((of, td)) => unsafe {
                 (*of).children -= 1;
@@ -84,7 +87,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     attr: *mut ParentDomainInitAttr,
 ) -> *mut Pd {
     object(|| {
-        let _state = Engine::of(context)?.lock();
+        let mut state = Engine::of(context)?.lock();
         // SAFETY: the verbs contract.
         let attr = unsafe { given(attr)? };
         if attr.comp_mask & !(ALLOCATORS | PD_CONTEXT) != 0 {
@@ -105,7 +108,9 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         if let Some(thread) = thread {
             thread.children += 1;
         }
-        Ok(boxed(context, domain.pd.handle, Some((of, td))))
+        let parent = boxed(context, domain.pd.handle, Some((of, td)));
+        state.parents.add(parent);
+        Ok(parent)
     })
 }
 
@@ -139,7 +144,7 @@ unsafe extern "C" fn ibv_import_pd(context: *mut Context, handle: u32) -> *mut P
     object(|| {
         // SAFETY: the verbs contract.
         unsafe { given(context)? };
-        match Engine::of(context)?.lock().pds.contains(&Handle(handle)) {
+        match Engine::of(context)?.lock().pds.contains_key(&Handle(handle)) {
             true => Ok(boxed(context, handle, None)),
             false => Err(libc::ENOENT),
         }

@@ -14,7 +14,9 @@ use crate::engine::{Engine, State};
 use crate::errno::{code, guard, object, of_verbs};
 use crate::layout::{Pd, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr};
 use crate::owned::{OwnedQp, await_acks, given};
+use crate::parents::Made;
 use crate::region::rights_of_qp;
+use crate::service::Service;
 use crate::staged::{Batch, Limits};
 use crate::told::{self, Told};
 use crate::wr::INLINE;
@@ -123,6 +125,7 @@ pub(crate) unsafe fn make_of(
     qp.qp_type = init.qp_type;
     let qp: *mut Qp = Box::into_raw(owned).cast();
     state.qps.insert(handle, Told { context, element: qp.cast() });
+    state.parents.made(Made::Qp(handle), pd);
     Ok(qp)
 }
 
@@ -140,6 +143,8 @@ pub(crate) fn end(state: &mut State, handle: Handle, object: *mut Qp) -> Result<
         let qp_num = state.device.qp_num(handle);
         state.device.destroy_qp(handle).map_err(of_verbs)?;
         state.direct.forget(handle);
+        state.parents.ended(Made::Qp(handle));
+        state.services.remove(&handle);
         if let Ok(qp_num) = qp_num {
             state.timed.values_mut().for_each(|timed| timed.forget(qp_num));
         }
@@ -251,6 +256,9 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
         unsafe { connect(engine, qp.cast(), handle) };
         modified?;
         let mut state = engine.lock();
+        if has(QpAttrMask::AV) {
+            state.services.insert(handle, Service::of(&given.ah_attr));
+        }
         if has(QpAttrMask::STATE) {
             // SAFETY: the verbs contract.
             unsafe {
@@ -260,6 +268,7 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
             }
             // The device forgets its own.
             if wanted.qp_state == QpState::Reset {
+                state.services.remove(&handle);
                 state.timed.values_mut().for_each(|timed| timed.forget(qp_num));
             }
         }
@@ -279,7 +288,10 @@ unsafe extern "C" fn ibv_query_qp(
     code(|| {
         // SAFETY: the verbs contract.
         let (handle, object) = unsafe { (Handle(given(qp)?.handle), given(qp)?) };
-        let (now, made) = Engine::of(qp)?.lock().device.query_qp(handle).map_err(of_verbs)?;
+        let state = Engine::of(qp)?.lock();
+        let (now, made) = state.device.query_qp(handle).map_err(of_verbs)?;
+        let service = state.services.get(&handle).copied().unwrap_or_default();
+        drop(state);
         // SAFETY: numbers may be zero.
         let mut all: QpAttr = unsafe { MaybeUninit::zeroed().assume_init() };
         all.qp_state = now.qp_state as c_uint;
@@ -292,8 +304,10 @@ unsafe extern "C" fn ibv_query_qp(
         all.qp_access_flags = now.qp_access_flags.bits();
         all.cap = cap_back(&made.cap);
         all.ah_attr = ah_attr(&now.ah_attr);
+        service.tell(&mut all.ah_attr);
         all.pkey_index = now.pkey_index;
         all.en_sqd_async_notify = now.en_sqd_async_notify.into();
+        all.sq_draining = now.sq_draining.into();
         all.max_rd_atomic = now.max_rd_atomic;
         all.max_dest_rd_atomic = now.max_dest_rd_atomic;
         all.min_rnr_timer = now.min_rnr_timer;

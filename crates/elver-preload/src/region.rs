@@ -12,6 +12,7 @@ use crate::engine::{Engine, Kind, Region};
 use crate::errno::of_verbs;
 use crate::layout::{Mr, Pd};
 use crate::owned::given;
+use crate::parents::Made;
 use crate::told::Told as Of;
 
 /// `IBV_ACCESS_OPTIONAL_RANGE`: what a device may leave aside, relaxed ordering among it.
@@ -71,6 +72,7 @@ pub(crate) fn register(
     let (lkey, rkey, writable) = (info.lkey, info.rkey, writes(access));
     let mr = boxed(Mr { context, pd, addr, length, handle: info.mr.0, lkey, rkey });
     let of = Of { context, element: mr.cast() };
+    state.parents.made(Made::Mr(info.mr), pd);
     state.mrs.insert(info.mr, Region { of, pd: domain, length, lkey, rkey, writable, kind });
     Ok(mr)
 }

@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::errno::{code, guard, object, of_verbs};
 use crate::layout::{Context, Pd, RecvWr, Srq, SrqAttr, SrqInitAttr, SrqInitAttrEx};
 use crate::owned::{OwnedSrq, await_acks, given};
+use crate::parents::Made;
 use crate::told::{self, Told};
 use crate::{wr, xrc};
 
@@ -51,6 +52,7 @@ unsafe fn make(
     owned.srq.handle = handle.0;
     let srq: *mut Srq = Box::into_raw(owned).cast();
     state.srqs.insert(handle, Told { context, element: srq.cast() });
+    state.parents.made(Made::Srq(handle), pd);
     Ok(srq)
 }
 
@@ -152,6 +154,7 @@ unsafe extern "C" fn ibv_destroy_srq(srq: *mut Srq) -> c_int {
             let mut state = Engine::of(srq)?.lock();
             state.device.destroy_srq(handle).map_err(of_verbs)?;
             state.xrc.remove_srq(handle);
+            state.parents.ended(Made::Srq(handle));
             if let Some(told) = state.srqs.remove(&handle) {
                 told::forget(told);
             }

@@ -30,3 +30,13 @@ fn each_misuse_has_its_errno() {
 fn dc_works_and_each_misuse_has_its_errno() {
     run("dc", &["-lmlx5"]);
 }
+
+#[test]
+fn a_parent_domain_stays_for_what_was_made_with_it() {
+    run("domains", &[]);
+}
+
+#[test]
+fn a_qp_tells_its_service_level_and_whether_it_drains() {
+    run("query", &[]);
+}

@@ -512,6 +512,7 @@ impl<M: Memory> Rnic<M> {
             attr.rq_psn = qp.responder.expected_psn().get();
             attr.rq_waiting = qp.responder.is_waiting();
         }
+        attr.sq_draining = qp.is_draining();
         Ok((attr, core.init.made()))
     }
 

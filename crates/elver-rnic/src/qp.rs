@@ -252,6 +252,11 @@ impl QueuePair {
         }
     }
 
+    /// Whether it is in SQD, with WRs that had started and are not done.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.core.state == QpState::Sqd && !self.drain_told
+    }
+
     /// Enters SQD.
     pub(crate) fn drain<M: Memory>(&mut self, hw: &mut Hw<M>) {
         self.core.state = QpState::Sqd;

@@ -356,6 +356,8 @@ pub struct QpAttr {
     /// peer's WRITE is being written to it, so that `rq_psn` may move once more even in ERR; or a
     /// peer's READ waits for it, and with it the refusal of what came behind.
     pub rq_waiting: bool,
+    /// Queried only, in SQD: WRs that had started are not done yet.
+    pub sq_draining: bool,
     /// First PSN of the send queue, 24 bits.
     pub sq_psn: u32,
     /// Outstanding READs and atomics as initiator.
@@ -387,6 +389,7 @@ impl Default for QpAttr {
             rnr_retry: 7,
             rq_psn: 0,
             rq_waiting: false,
+            sq_draining: false,
             sq_psn: 0,
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,

@@ -71,6 +71,31 @@ static int write_to(struct end *from, struct end *to, char byte)
 	return wc.status;
 }
 
+enum { CONTEXTS = 140, WINDOWS = 1000, HANDLES = 2000 };
+
+/* Contexts that are closed with all that was made leave nothing in the device: there is room for the last as for the first. */
+static void leave_much(struct ibv_device *device, union ibv_gid gid)
+{
+	for (int round = 0; round < CONTEXTS; round++) {
+		struct ibv_context *ctx;
+		struct ibv_pd *pds[32];
+		MADE(ctx, ibv_open_device(device));
+		for (int at = 0; at < 32; at++)
+			MADE(pds[at], ibv_alloc_pd(ctx));
+		for (int at = 0; at < WINDOWS; at++) {
+			struct ibv_mw *mw;
+			MADE(mw, ibv_alloc_mw(pds[0], IBV_MW_TYPE_2));
+		}
+		struct ibv_ah_attr way = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 64 } };
+		struct ibv_ah *ah;
+		for (int at = 0; at < HANDLES; at++)
+			MADE(ah, ibv_create_ah(pds[0], &way));
+		CODE(ibv_close_device(ctx), 0);
+		CODE(ibv_destroy_ah(ah), ENODEV);
+		CODE(ibv_dealloc_pd(pds[0]), ENODEV);
+	}
+}
+
 int main(void)
 {
 	struct ibv_device **list;
@@ -100,6 +125,7 @@ int main(void)
 	CODE(ibv_dereg_mr(ours.mr), 0);
 	CODE(ibv_dealloc_pd(ours.pd), 0);
 	CODE(ibv_close_device(ours.ctx), 0);
+	leave_much(list[0], gid);
 	ibv_free_device_list(list);
 	printf("%d checks, %d failures\n", checks, failures);
 	return failures != 0;
