@@ -4,8 +4,8 @@ use elver_rnic::{Rnic, Time};
 use elver_soft::SoftMemory;
 use elver_verbs::{
     AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Device, DeviceAttr, Gid, Mr, MrInfo,
-    Mw, MwInfo, Pd, PortAttr, PostError, Qp, QpAttr, QpAttrMask, QpInit, QpMade, RecvWr, SendWr,
-    Srq, SrqAttr, SrqInit, VerbsError, Wc,
+    Mw, MwInfo, Pd, PortAttr, PostError, Qp, QpAttr, QpAttrMask, QpInit, QpMade, RecvWr, SendHead,
+    SendWr, Srq, SrqAttr, SrqInit, VerbsError, Wc,
 };
 
 /// What its clock shows.
@@ -55,6 +55,7 @@ impl Device for Bare {
         query_srq(srq: Srq) -> Result<SrqAttr, VerbsError>;
         query_qp(qp: Qp) -> Result<(QpAttr, QpMade), VerbsError>;
         qp_num(qp: Qp) -> Result<u32, VerbsError>;
+        send_head(qp: Qp, stream_id: u16) -> Option<SendHead>;
     }
 
     does! {
@@ -92,6 +93,7 @@ impl Device for Bare {
         modify_qp(qp: Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError>;
         destroy_qp(qp: Qp) -> Result<(), VerbsError>;
         reset_dci_stream(qp: Qp, stream_id: u16) -> Result<(), VerbsError>;
+        give_up_head(qp: Qp, stream_id: u16, head: SendHead) -> bool;
         post_send(qp: Qp, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)>;
         post_recv(qp: Qp, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)>;
     }

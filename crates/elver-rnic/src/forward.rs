@@ -146,6 +146,23 @@ macro_rules! calls_of_rnic {
             self.$rnic.reset_dci_stream(self.$now(), qp, stream_id)
         }
 
+        fn send_head(
+            &self,
+            qp: $crate::verbs::Qp,
+            stream_id: u16,
+        ) -> Option<$crate::verbs::SendHead> {
+            self.$rnic.send_head(qp, stream_id)
+        }
+
+        fn give_up_head(
+            &mut self,
+            qp: $crate::verbs::Qp,
+            stream_id: u16,
+            head: $crate::verbs::SendHead,
+        ) -> bool {
+            self.$rnic.give_up_head(self.$now(), qp, stream_id, head)
+        }
+
         fn take_short_turns(&mut self, qp: $crate::verbs::Qp, short: bool) {
             self.$rnic.take_short_turns(qp, short);
         }

@@ -243,6 +243,11 @@ impl Lane {
             && !self.errored
     }
 
+    /// Changes with each acknowledgement, and with each piece that is copied within the device.
+    pub(crate) fn progress(&self) -> u32 {
+        self.una.get().wrapping_add(self.copied)
+    }
+
     /// The lane waits for memory with what it would send.
     #[cold]
     pub(crate) fn wait_for_memory(&mut self, aside: Box<Aside>) {

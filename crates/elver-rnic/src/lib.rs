@@ -44,6 +44,7 @@ mod flow;
 mod forward;
 mod grh;
 mod groups;
+mod head;
 mod hw;
 mod ingress;
 mod lane;

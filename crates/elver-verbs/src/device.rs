@@ -1,7 +1,7 @@
 use crate::{
     AccessFlags, AddressVector, Ah, AsyncEvent, Cq, DeviceAttr, Gid, Memory, Mr, Mw, Pd, PortAttr,
-    PostError, Qp, QpAttr, QpAttrMask, QpInit, QpMade, RecvWr, SendWr, Srq, VerbsError, Wc,
-    qp_state,
+    PostError, Qp, QpAttr, QpAttrMask, QpInit, QpMade, RecvWr, SendHead, SendWr, Srq, VerbsError,
+    Wc, qp_state,
 };
 
 /// Something that offers verbs: the software RNIC in real or virtual time, or hardware.
@@ -278,6 +278,14 @@ pub trait Device {
     ///
     /// [`VerbsError::InvalidHandle`]; [`VerbsError::InvalidArgument`] of what is no DCI, or is not in RTS.
     fn reset_dci_stream(&mut self, qp: Qp, stream_id: u16) -> Result<(), VerbsError>;
+
+    /// The oldest WR of a send queue, or of a DCI's stream, that has not ended, if the device can tell which.
+    fn send_head(&self, qp: Qp, stream_id: u16) -> Option<SendHead>;
+
+    /// Ends that WR with `RetryExcErr`, as if its peer had never answered, with all that follows from it: a peer
+    /// that keeps saying that it is not ready is heard, and its WR has no end of its own. Returns whether
+    /// it did: not if something was acknowledged since.
+    fn give_up_head(&mut self, qp: Qp, stream_id: u16, head: SendHead) -> bool;
 
     /// Whether a QP sends but little in each of its turns, so that others wait less for it: what goes
     /// to the network in one piece, a software device cannot take back. A device whose hardware

@@ -47,7 +47,7 @@ pub use maybe::MaybeSlot;
 pub use memory::{Memory, MemoryError};
 pub use qp::{
     AddressVector, DciInit, Mtu, QpAttr, QpAttrMask, QpCap, QpInit, QpMade, QpState, QpType,
-    qpn_valid,
+    SendHead, qpn_valid,
 };
 pub use region::check_region;
 pub use time::Time;

@@ -245,6 +245,15 @@ pub struct QpInit {
     pub general_services: bool,
 }
 
+/// The oldest WR of a send queue that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendHead {
+    /// What it was posted with.
+    pub wr_id: u64,
+    /// Another one once its peer has acknowledged more of it.
+    pub progress: u32,
+}
+
 /// What a device tells of how a QP was made. An XRC target has no protection domain and no CQs of its own: those of the
 /// queues that requests name serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -230,6 +230,31 @@ fn a_stream_that_is_reset_goes_on() {
     }
 }
 
+/// A target without a receive asks for patience, again and again: nothing ends the SEND but who posted it.
+#[test]
+fn the_first_wr_of_a_stream_is_given_up_and_the_others_go_on() {
+    for mut net in nets() {
+        let last = net.hosts.len() - 1;
+        let target = dct(&mut net.hosts[last], KEY, ALL_ACCESS);
+        let qp = dci(&mut net.hosts[0], 2, 1);
+        let ah = handle(&mut net.hosts[0], last);
+        let (sge, remote) = ([net.hosts[0].sge(0, 8)], net.hosts[last].remote(0));
+        let (now, to) = (net.now, dest(ah, &target, KEY, 3));
+        assert_eq!(net.hosts[0].nic.send_head(qp, 3), None);
+        net.hosts[0].post(now, qp, SendOp::Send, &sge, to);
+        net.hosts[0].post(now, qp, SendOp::Write(remote), &sge, to);
+        let nic = &mut net.hosts[0].nic;
+        let head = nic.send_head(qp, 3).unwrap();
+        let other = SendHead { progress: head.progress.wrapping_add(1), ..head };
+        assert!(!nic.give_up_head(now, qp, 3, other) && !nic.give_up_head(now, qp, 2, head));
+        assert!(nic.give_up_head(now, qp, 3, head) && nic.send_head(qp, 3).is_none());
+        assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::RetryExcErr, WcStatus::WrFlushErr]);
+        net.hosts[0].post(now, qp, SendOp::Write(remote), &sge, dest(ah, &target, KEY, 2));
+        net.run_clean();
+        assert_eq!(statuses(&mut net.hosts[0]), [WcStatus::Success]);
+    }
+}
+
 #[test]
 fn one_bad_target_does_not_stop_the_other_streams() {
     let mut net = Net::new(3);

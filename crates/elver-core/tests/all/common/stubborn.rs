@@ -111,6 +111,7 @@ impl Device for Stubborn {
         &query_srq(srq: Srq) -> Made<SrqAttr>;
         &query_qp(qp: Qp) -> Made<(QpAttr, QpMade)>;
         &qp_num(qp: Qp) -> Made<u32>;
+        &send_head(qp: Qp, stream_id: u16) -> Option<SendHead>;
     }
 
     passed_on! {
@@ -136,6 +137,7 @@ impl Device for Stubborn {
         &mut destroy_ah(ah: Ah) -> Made<()>;
         &mut destroy_qp(qp: Qp) -> Made<()>;
         &mut reset_dci_stream(qp: Qp, stream_id: u16) -> Made<()>;
+        &mut give_up_head(qp: Qp, stream_id: u16, head: SendHead) -> bool;
         &mut post_recv(qp: Qp, wrs: &[RecvWr<'_>]) -> Posted;
         &mut poll_async_event() -> Option<AsyncEvent>;
         &mut progress() -> bool;
