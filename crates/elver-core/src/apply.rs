@@ -46,7 +46,7 @@ impl<D: Device> Core<D> {
                 self.start_lookups(now);
             }
             Effect::NoRegion { peer, rkey } => self.mr_found(peer, rkey, None, now, now),
-            Effect::GuessRefused { peer, rkey } => self.guess_refused(peer, rkey),
+            Effect::StartMrLookups => self.start_mr_lookups(now),
             Effect::WantLane(peer, class) => {
                 if self.peers.get(peer).is_some() {
                     self.want_lane(peer, class, now);

@@ -3,7 +3,7 @@
 //! Nothing of this is on any path of a running node. A count that went wrong shows here at the next
 //! look, and not when a pool that leaked has run dry.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -11,8 +11,11 @@ use alloc::vec::Vec;
 use elver_verbs::{Class, Device};
 
 use crate::Core;
+use crate::VqpId;
 use crate::datapath::ops::{Op, OpKind, Work};
+use crate::discovery::lookups::regions::Region;
 use crate::discovery::peer::{Peer, PeerLookup, Waiter};
+use crate::ids::OpId;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::links::audit::Tally;
 use crate::vqp::phase::Phase;
@@ -86,8 +89,11 @@ impl<D: Device> Core<D> {
         self.audit_lanes()?;
         self.audit_peers()?;
         self.audit_lookups()?;
-        let tells = |op: &Op| matches!(op.kind, OpKind::Message(_)).then_some(op.peer);
-        self.notes.audit(self.ops.iter().filter_map(|(_, op)| tells(op)))?;
+        let told = self.ops.iter().filter_map(|(_, op)| match &op.kind {
+            OpKind::Message(note) => Some((op.peer, note)),
+            _ => None,
+        });
+        self.notes.audit(told)?;
         self.refusals.audit()?;
         let Tally { changing, leased, requests } = self.audit_links()?;
         let slots = self.audit_buffers()?;
@@ -172,6 +178,14 @@ impl<D: Device> Core<D> {
 
     /// Whatever stops a VQP must be what brings it back.
     fn audit_waits(&self) -> Result<(), String> {
+        let unread: BTreeSet<(VqpId, u32)> = self.unread.iter().collect();
+        for (id, vqp) in self.vqps.iter() {
+            let mut seqs = (0..vqp.sq.len()).map(|n| vqp.sq.head.wrapping_add(n));
+            let is_left = |seq: &u32| vqp.awaits(*seq) && !unread.contains(&(id, *seq));
+            if let Some(seq) = seqs.find(is_left) {
+                return Err(format!("nobody looks after message {seq} of VQP {id:#x}"));
+            }
+        }
         for (id, vqp) in self.vqps.iter() {
             let comes = match vqp.wait {
                 Wait::Nothing => true,
@@ -361,6 +375,9 @@ impl<D: Device> Core<D> {
             agree!(listed, peer.vqps, "VQPs in the list of {gid}");
             let servers = self.lookups.servers.peers().filter(|peer| *peer == id).count();
             let ops = self.ops.iter().filter(|(_, op)| op.peer == id).count();
+            let reads = |op: &Op| op.peer == id && matches!(op.kind, OpKind::Gather(_));
+            let reads = self.ops.iter().filter(|(_, op)| reads(op)).count() as u32;
+            agree!(reads, peer.reads, "messages of {gid} that are being read");
             let links = self.links.rc.iter().filter(|(_, link)| link.peer == id).count();
             let pins = servers + ops + links + usize::from(gid == self.gid);
             agree!(pins as u32, peer.pins, "reasons to remember {gid}");
@@ -378,6 +395,11 @@ impl<D: Device> Core<D> {
     }
 
     fn audit_lookups(&self) -> Result<(), String> {
+        if let Some((gid, peer)) = self.sender_last
+            && self.peers.get(peer).is_some_and(|entry| entry.gid != gid)
+        {
+            return Err(format!("the last sender, {gid}, is taken for peer {peer:#x}"));
+        }
         let connecting = self.vqps.iter().filter(|(_, vqp)| vqp.phase == Phase::Connecting);
         agree!(connecting.count() as u32, self.lookups.waiting, "connects that wait");
         let peers = || self.peers.slots.iter().map(|(_, peer)| peer.lookup);
@@ -395,6 +417,31 @@ impl<D: Device> Core<D> {
                 return Err(format!("a request of {gid} waits for a look-up that there is not"));
             }
         }
+        let reads = |op: &Op| matches!(op.kind, OpKind::Mr { .. });
+        let mut mrs = BTreeMap::new();
+        for (_, op) in self.ops.iter().filter(|(_, op)| reads(op)) {
+            *mrs.entry(op.peer).or_insert(0) += 1;
+        }
+        for (id, peer) in self.peers.slots.iter() {
+            let regions = |waiter: &&Waiter| matches!(waiter, Waiter::Region { .. });
+            let waiting = peer.waiting.iter().filter(regions).count() as u32;
+            if waiting > 0 {
+                *mrs.entry(id).or_insert(0) += waiting;
+            }
+        }
+        let (count, of_peers) = self.lookups.mrs_under_way();
+        agree!(mrs.values().sum::<u32>(), count, "look-ups of regions under way");
+        agree!(mrs, of_peers.collect(), "look-ups of regions under way at peers");
+        let runs = |(peer, key): Region, id: OpId| {
+            let op = self.ops.get(id).filter(|op| op.peer == peer && !op.abandoned);
+            op.is_some_and(|op| matches!(op.kind, OpKind::Mr { rkey, .. } if rkey == key))
+        };
+        let looked_up = |(peer, key): Region| {
+            let is_its =
+                |waiter: &Waiter| matches!(waiter, Waiter::Region { rkey, .. } if *rkey == key);
+            self.peers.get(peer).is_some_and(|peer| peer.waiting.iter().any(is_its))
+        };
+        self.lookups.audit_mrs(runs, looked_up)?;
         self.lookups.agree(running.count() as u32, queued)
     }
 

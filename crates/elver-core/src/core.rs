@@ -16,6 +16,7 @@ use crate::datapath::ops::Op;
 use crate::datapath::outage::Outage;
 use crate::datapath::plain::{BURST, NO_SHORT, Short};
 use crate::datapath::qos::Qos;
+use crate::datapath::stalls::Stalls;
 use crate::datapath::wr_id::WrId;
 use crate::discovery::guesses::Guesses;
 use crate::discovery::lookups::Lookups;
@@ -107,6 +108,8 @@ pub struct Core<D: Device> {
     pub(crate) effects: Effects,
     /// DCIs that the device did not set going again.
     pub(crate) outages: Vec<Outage>,
+    /// Lanes that something of the core's own waits on.
+    pub(crate) stalls: Stalls,
     pub(crate) qos: Qos,
     pub(crate) served: Option<ServedTable<D::Memory>>,
     pub(crate) events: VecDeque<Event>,
@@ -152,6 +155,7 @@ impl<D: Device> Core<D> {
         };
         let ud = Ud::new(&mut device, pool.pd, pool.ud)?;
         let peers = Peers::new(config.max_peers, &mut rng);
+        let lookups = Lookups::new(pool.reads.count);
         let mut core = Core {
             record,
             gid,
@@ -179,11 +183,12 @@ impl<D: Device> Core<D> {
             store: MrStore::new(config.max_cached_mrs),
             ops: Slots::new(SLOTS_MAX),
             landings: Slots::new(LANDINGS_MAX),
-            lookups: Lookups::new(),
+            lookups,
             guesses: Guesses::default(),
             links: Links::new(&config, ud),
             effects: Effects::default(),
             outages: Vec::new(),
+            stalls: Stalls::default(),
             qos: Qos::new(&config.qos),
             served: None,
             events: VecDeque::new(),

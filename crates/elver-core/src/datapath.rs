@@ -16,4 +16,5 @@ pub(crate) mod recovery;
 mod resume;
 mod retire;
 pub(crate) mod round_robin;
+pub(crate) mod stalls;
 pub(crate) mod wr_id;

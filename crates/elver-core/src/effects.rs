@@ -41,13 +41,8 @@ pub(crate) enum Effect {
         /// The region's key.
         rkey: u32,
     },
-    /// A region is not looked up for whom it was to be: who else waits for it asks again.
-    GuessRefused {
-        /// The peer.
-        peer: PeerId,
-        /// The region's key.
-        rkey: u32,
-    },
+    /// Look-ups of regions wait for their turn anew.
+    StartMrLookups,
     /// VQPs or operations of a class wait for a lane to a peer.
     WantLane(PeerId, Class),
     /// What a VQP was connected to has gone, and another is in its place.

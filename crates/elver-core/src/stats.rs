@@ -56,6 +56,8 @@ stats! {
     mr_lookups,
     /// READs of these.
     mr_lookup_reads,
+    /// Look-ups of regions that were given up, since the peers did not get on with them.
+    mr_lookups_late,
     /// Look-ups of regions that the peers do not have.
     mr_keys_wrong,
     /// WRs that failed without one: their account's were wrong too often.
@@ -151,6 +153,9 @@ stats! {
     low_held,
     /// Lanes that failed and were set going again.
     lanes_reset,
+    /// WRs that were ended since operations of the core's own waited behind them, or were them, for a peer that was there
+    /// and never ready.
+    lanes_stalled,
     /// Times that the device neither set a failed DCI going again nor made another: 0 unless the
     /// device is at fault.
     dci_restarts_refused,

@@ -29,6 +29,7 @@ timers! {
     core:
     // Look-ups that take too long are given up.
     core.lookups.next_deadline() => expire_lookups,
+    core.lookups.next_mr_deadline() => expire_mr_lookups,
     // Long messages that their receivers have not read are asked after.
     core.unread.next_due() => attend_unread,
     // Messages that wait for receives are looked at again.
@@ -46,6 +47,8 @@ timers! {
     core.qos.poll_timeout() => release_held,
     // DCIs that are down are tried again.
     core.next_restart() => retry_dcis,
+    // What peers are never ready for ends.
+    core.stalls.next_due().filter(|_| core.ops.len() > 0) => attend_stalls,
     // Senders ask again for credit.
     core.credit_probes.next_due() => probe_credit_again,
     // Leases of regions that are deregistered have run out.

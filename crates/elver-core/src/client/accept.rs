@@ -21,11 +21,11 @@ pub(crate) struct Acceptance {
     pub(crate) peer_unsure: bool,
 }
 
-/// Where the last message to a port went: the port, the sender's node and VQP; the VQP that is bound,
+/// Where the last message to a port went: the port, the sender's tag, node and VQP; the VQP that is bound,
 /// and the one that is connected to the sender. VQPs may have gone since.
 #[derive(Clone, Copy, Debug)]
 struct Last {
-    key: (u16, PeerId, u32),
+    key: (u16, u16, PeerId, u32),
     target: VqpId,
     source: VqpId,
 }
@@ -73,14 +73,16 @@ impl Accepts {
         self.by_sender.get(key).copied()
     }
 
-    /// The one that takes a sender's messages, if it does still; this one has come with a secret.
+    /// The one that takes a sender's messages, if it does still; this one has come with a secret. `takes` is told whether
+    /// that is the same as before.
     pub(crate) fn hear(
         &mut self,
         key: &AcceptKey,
         nonce: u32,
-        takes: impl Fn(VqpId) -> bool,
+        takes: impl Fn(VqpId, bool) -> bool,
     ) -> Option<VqpId> {
-        let (id, last) = self.by_sender.get_mut(key).filter(|(id, _)| takes(*id))?;
+        let taken = self.by_sender.get_mut(key);
+        let (id, last) = taken.filter(|(id, last)| takes(*id, *last == nonce))?;
         *last = nonce;
         Some(*id)
     }
@@ -88,13 +90,13 @@ impl Accepts {
     /// Where the last message to a port went, if that was one of this sender's: to the VQP that is bound,
     /// and the accepted one.
     #[inline]
-    pub(crate) fn last(&self, key: (u16, PeerId, u32)) -> Option<(VqpId, VqpId)> {
+    pub(crate) fn last(&self, key: (u16, u16, PeerId, u32)) -> Option<(VqpId, VqpId)> {
         let Last { key: last, target, source } = self.last?;
         (key == last).then_some((target, source))
     }
 
     /// A message to a port went there.
-    pub(crate) fn set_last(&mut self, key: (u16, PeerId, u32), target: VqpId, source: VqpId) {
+    pub(crate) fn set_last(&mut self, key: (u16, u16, PeerId, u32), target: VqpId, source: VqpId) {
         self.last = Some(Last { key, target, source });
     }
 
@@ -228,8 +230,9 @@ mod tests {
             accepts.push(id, |_| true);
             accepts.take_from(key, id, 9);
         }
-        assert_eq!(accepts.hear(&key, 10, |id| id == VqpId(8)), Some(VqpId(8)));
-        assert_eq!(accepts.hear(&key, 11, |_| false), None);
+        assert_eq!(accepts.hear(&key, 10, |id, same| id == VqpId(8) && !same), Some(VqpId(8)));
+        assert_eq!(accepts.hear(&key, 10, |_, same| !same), None);
+        assert_eq!(accepts.hear(&key, 11, |_, _| false), None);
         assert_eq!(accepts.get(&key), Some((VqpId(8), 10)));
         // The one before it went later.
         accepts.remove(&key, VqpId(7));

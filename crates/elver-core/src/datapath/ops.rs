@@ -73,6 +73,8 @@ pub(crate) enum OpKind {
     Mr {
         /// Its key.
         rkey: u32,
+        /// Whose turn it has.
+        account: u64,
         /// The look-up.
         lookup: Lookup,
         /// When its last READ was posted: the lease counts from there.

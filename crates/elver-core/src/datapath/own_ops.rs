@@ -64,6 +64,7 @@ impl<D: Device> Core<D> {
     /// Posts an operation's WR, now or when there is a lane that has room.
     pub(crate) fn post_op(&mut self, id: OpId, now: Time) {
         let Some(op) = self.ops.get(id) else { return bug!("an operation that is gone is posted") };
+        self.stalls.watch(now);
         let Some(lane) = op.lane else { return self.await_way(id, now) };
         let entry = &self.lanes.lanes[lane];
         if entry.takes_op(&self.lanes.qps[entry.qp]) {

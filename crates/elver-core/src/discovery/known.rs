@@ -5,6 +5,7 @@ use elver_verbs::{AddressVector, Ah, Class, Device, Gid, Policy, VerbsError, Via
 
 use crate::Core;
 use crate::VqpId;
+use crate::discovery::peer::Place;
 use crate::ids::{LaneIx, MaybeVqp, PeerId};
 use crate::pool::lane::LaneState;
 use crate::vqp::Vqp;
@@ -12,11 +13,50 @@ use crate::vqp::Vqp;
 impl<D: Device> Core<D> {
     /// The peer of a GID, new if need be; none when as many are in use as may be.
     pub(crate) fn peer_of(&mut self, gid: Gid) -> Option<PeerId> {
-        let (peer, freed) = self.peers.find_or_insert(gid)?;
-        if let Some(ah) = freed {
+        let known = self.peers.find(&gid);
+        match known.filter(|peer| !self.peers.is_spare(*peer) || self.takes_place(*peer)) {
+            Some(peer) => Some(peer),
+            None => self.place_for(gid, Place::Own),
+        }
+    }
+
+    /// The peer of a GID that has sent a message, new if need be; none when as many are told that there is no place
+    /// for them as may be.
+    pub(crate) fn peer_that_sends(&mut self, gid: Gid) -> Option<PeerId> {
+        self.peers.find(&gid).or_else(|| self.place_for(gid, Place::Spare))
+    }
+
+    /// Whether a peer that has a spare place may be in use: others give way.
+    pub(crate) fn takes_place(&mut self, peer: PeerId) -> bool {
+        let Some(entry) = self.peers.get_mut(peer) else { return false };
+        // It is not the one that does.
+        entry.pins += 1;
+        while self.peers.is_spare(peer)
+            && let Some(freed) = self.peers.make_room(Place::Own)
+        {
+            self.forget_address(freed);
+        }
+        self.unpin(peer);
+        !self.peers.is_spare(peer)
+    }
+
+    fn forget_address(&mut self, ah: Option<Ah>) {
+        if let Some(ah) = ah {
             // It fails only if it is no handle, and then there is nothing to free.
             let _ = self.device.destroy_ah(ah);
         }
+    }
+
+    fn place_for(&mut self, gid: Gid, place: Place) -> Option<PeerId> {
+        while let Some(freed) = self.peers.make_room(place) {
+            self.forget_address(freed);
+        }
+        // One that had a spare place may have given way.
+        let peer = match self.peers.find(&gid) {
+            Some(_) if place == Place::Own => return None,
+            Some(peer) => peer,
+            None => self.peers.insert(gid, place)?,
+        };
         // Its number was another's before, who may have sent the last message.
         let is_anothers = |(known, last): (Gid, PeerId)| last == peer && known != gid;
         if self.sender_last.is_some_and(is_anothers) {

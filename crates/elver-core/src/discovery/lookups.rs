@@ -2,9 +2,10 @@
 
 mod found;
 mod nodes;
-mod regions;
+pub(crate) mod regions;
 mod run;
 mod run_regions;
+mod turns;
 pub(crate) mod warms;
 
 use alloc::format;
@@ -15,15 +16,15 @@ use elver_verbs::Time;
 
 use crate::VqpId;
 use crate::discovery::lookups::nodes::NodeLookups;
-use crate::discovery::lookups::regions::MrLookups;
+use crate::discovery::lookups::regions::{MrLookups, Region};
 use crate::discovery::lookups::warms::Warms;
 use crate::discovery::peer::Waiter;
 use crate::discovery::servers::Servers;
-use crate::ids::PeerId;
+use crate::ids::{OpId, PeerId};
 use crate::pool::create::READ_BUFFER_BYTES;
 
 /// What is being looked up, and who waits.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lookups {
     /// The meta servers and their tables of nodes.
     pub(crate) servers: Servers,
@@ -41,8 +42,18 @@ pub(crate) struct Lookups {
 }
 
 impl Lookups {
-    pub(crate) fn new() -> Lookups {
-        Lookups { cluster: alloc::vec![0; READ_BUFFER_BYTES as usize], ..Lookups::default() }
+    /// Of `buffers` for READs look-ups of regions have half at most: nodes are looked up whatever their owners do.
+    pub(crate) fn new(buffers: u32) -> Lookups {
+        Lookups {
+            servers: Servers::default(),
+            nodes: NodeLookups::default(),
+            waiting: 0,
+            attempts: 0,
+            mrs: MrLookups::new(buffers / 2),
+            warms: Warms::default(),
+            no_waiters: Vec::new(),
+            cluster: alloc::vec![0; READ_BUFFER_BYTES as usize],
+        }
     }
 
     /// A connect waits: its number, which no other has that may still be waited for.
@@ -54,6 +65,11 @@ impl Lookups {
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.nodes.next_deadline()
+    }
+
+    /// When an owner that does not get on is given up.
+    pub(crate) fn next_mr_deadline(&self) -> Option<Time> {
+        self.mrs.next_deadline()
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -72,6 +88,21 @@ impl Lookups {
     /// Whether the look-up of a region of the peer's brings a VQP back.
     pub(crate) fn awaits(&self, peer: PeerId, vqp: VqpId) -> bool {
         self.mrs.awaits(peer, vqp)
+    }
+
+    /// Whether something brings each look-up of a region on; see [`MrLookups::audit`].
+    pub(crate) fn audit_mrs(
+        &self,
+        runs: impl Fn(Region, OpId) -> bool,
+        looked_up: impl Fn(Region) -> bool,
+    ) -> Result<(), String> {
+        self.mrs.audit(runs, looked_up)
+    }
+
+    /// READs of look-ups of regions that are under way, of all peers and of each, and look-ups that wait for those
+    /// of their owners.
+    pub(crate) fn mrs_under_way(&self) -> (u32, impl Iterator<Item = (PeerId, u32)>) {
+        self.mrs.turns.counts()
     }
 
     /// Whether as many look-ups of nodes run and wait as peers say.

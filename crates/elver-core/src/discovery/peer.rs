@@ -15,6 +15,9 @@ use crate::rc::heat::Heat;
 use crate::slots::Slots;
 use elver_random::Rng;
 
+/// Places beyond those that may be in use: for nodes whose messages are refused since there is none.
+const SPARE: u32 = 64;
+
 /// The nodes that this one knows: the DCCache (section 4.2), with what is on the way to it.
 ///
 /// At most as many as it was made for. Those that no VQP is connected to give way to others, the
@@ -29,6 +32,17 @@ pub(crate) struct Peers {
     stamp: u64,
     /// Keys the choice of lanes, so that nobody can aim many peers at one.
     lane_key: u64,
+    /// So many may be in use.
+    limit: u32,
+}
+
+/// What a place among the peers is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// To be in use.
+    Own,
+    /// To hear of a message that it has sent, if no more.
+    Spare,
 }
 
 /// A node.
@@ -58,6 +72,8 @@ pub(crate) struct Peer {
     /// Reasons besides VQPs not to forget it: it is a meta server, is this node, or has an RC QP;
     /// operations of the core's own are under way to it.
     pub(crate) pins: u32,
+    /// Messages of its that are being read.
+    pub(crate) reads: u32,
     /// Lanes of the shared RC QPs to it that are connected, by class.
     pub(crate) rc: [Option<LaneIx>; 2],
     /// How much the VQPs of each class talk to it.
@@ -129,7 +145,12 @@ pub(crate) enum Waiter {
     /// A `warm` call.
     Warm(u32),
     /// The look-up of a region of the peer's.
-    Region(u32),
+    Region {
+        /// Its key.
+        rkey: u32,
+        /// Whose turn it has.
+        account: u64,
+    },
     /// VQPs of a class that have lost their lane to the peer.
     Lane(Class),
     /// A VQP that holds a message which is to be read from the peer.
@@ -141,12 +162,27 @@ pub(crate) enum Waiter {
 impl Peers {
     pub(crate) fn new(limit: u32, rng: &mut Rng) -> Peers {
         Peers {
-            slots: Slots::new(limit),
+            slots: Slots::new(limit.saturating_add(SPARE)),
             by_gid: HashMap::with_hasher(FxSeededState::with_seed(rng.next_u64() as usize)),
             idle: VecDeque::new(),
             stamp: 0,
             lane_key: rng.next_u64(),
+            limit,
         }
+    }
+
+    /// Whether more are remembered than may be in use, and nobody uses this one.
+    pub(crate) fn is_spare(&self, peer: PeerId) -> bool {
+        self.slots.len() > self.limit && self.get(peer).is_some_and(|peer| peer.vqps == 0)
+    }
+
+    /// Has one that nobody uses give way, if the places of a kind are taken; its address handle. None if there is room
+    /// without that, or none does.
+    pub(crate) fn make_room(&mut self, place: Place) -> Option<Option<Ah>> {
+        let taken = self.slots.len() >= self.limit;
+        let spare = place == Place::Spare && self.slots.len() < self.limit.saturating_add(SPARE);
+        // Those that are spare are in use only as long as they are being told.
+        if !taken || (spare && self.idle.is_empty()) { None } else { Some(self.evict()?.ah) }
     }
 
     #[inline]
@@ -164,15 +200,10 @@ impl Peers {
         self.by_gid.get(gid).copied()
     }
 
-    /// The peer of a GID, new if need be. With it comes the address handle of one that had to give
-    /// way. None when all are in use.
-    pub(crate) fn find_or_insert(&mut self, gid: Gid) -> Option<(PeerId, Option<Ah>)> {
-        if let Some(peer) = self.find(&gid) {
-            return Some((peer, None));
-        }
-        let mut freed = None;
-        if self.slots.is_full() {
-            freed = self.evict()?.ah;
+    /// Takes in the peer of a GID that has none. None when all places are taken.
+    pub(crate) fn insert(&mut self, gid: Gid, place: Place) -> Option<PeerId> {
+        if place == Place::Own && self.slots.len() >= self.limit {
+            return None;
         }
         let mut hasher = SipHasher13::new_with_keys(self.lane_key, 0);
         hasher.write(&gid.0);
@@ -189,6 +220,7 @@ impl Peers {
             vqps: 0,
             last_vqp: MaybeVqp::default(),
             pins: 0,
+            reads: 0,
             rc: [None; 2],
             heat: [Heat::default(); 2],
             back_off: BackOff::default(),
@@ -204,7 +236,7 @@ impl Peers {
         })?;
         self.by_gid.insert(gid, id);
         self.rest(id);
-        Some((id, freed))
+        Some(id)
     }
 
     /// To be called when a peer may have become one that nobody uses, or was used.
@@ -320,27 +352,58 @@ mod tests {
     fn the_least_recently_used_gives_way_and_the_used_stay() {
         let mut rng = Rng::new(3);
         let mut peers = Peers::new(3, &mut rng);
-        let [a, b, c] = [1, 2, 3].map(|n| peers.find_or_insert(gid(n)).unwrap().0);
+        let [a, b, c] = [1, 2, 3].map(|n| peers.insert(gid(n), Place::Own).unwrap());
         peers.get_mut(a).unwrap().vqps = 1;
         peers.rest(b);
-        let (d, _) = peers.find_or_insert(gid(4)).unwrap();
+        assert_eq!(peers.insert(gid(4), Place::Own), None);
+        assert!(peers.make_room(Place::Own).is_some() && peers.make_room(Place::Own).is_none());
+        let d = peers.insert(gid(4), Place::Own).unwrap();
         assert!(peers.get(c).is_none() && peers.find(&gid(3)).is_none());
         assert_eq!(peers.find(&gid(2)), Some(b));
         for id in [b, d] {
             peers.get_mut(id).unwrap().pins = 1;
         }
-        assert!(peers.find_or_insert(gid(5)).is_none());
+        assert!(
+            peers.make_room(Place::Own).is_none() && peers.insert(gid(5), Place::Own).is_none()
+        );
         peers.get_mut(a).unwrap().vqps = 0;
         peers.rest(a);
-        assert!(peers.find_or_insert(gid(5)).is_some());
+        assert!(peers.make_room(Place::Own).is_some());
+        assert!(peers.insert(gid(5), Place::Own).is_some());
         assert_eq!(peers.find(&gid(1)), None);
+    }
+
+    /// The message of a node for which there was no place was dropped after it had been acknowledged.
+    #[test]
+    fn there_are_spare_places_for_those_that_are_told_that_there_is_none() {
+        let mut rng = Rng::new(3);
+        let mut peers = Peers::new(2, &mut rng);
+        let used = [1, 2].map(|n| peers.insert(gid(n), Place::Own).unwrap());
+        for id in used {
+            peers.get_mut(id).unwrap().vqps = 1;
+        }
+        let mut told = Vec::new();
+        for n in 0..SPARE as u8 {
+            while peers.make_room(Place::Spare).is_some() {}
+            let id = peers.insert(gid(10 + n), Place::Spare).unwrap();
+            assert!(peers.is_spare(id) && !peers.is_spare(used[0]));
+            peers.get_mut(id).unwrap().pins = 1;
+            told.push(id);
+        }
+        assert!(peers.make_room(Place::Spare).is_none());
+        assert_eq!(peers.insert(gid(100), Place::Spare), None, "so many are told at once");
+        peers.get_mut(told[0]).unwrap().pins = 0;
+        peers.rest(told[0]);
+        assert!(peers.make_room(Place::Spare).is_some());
+        assert!(peers.insert(gid(100), Place::Spare).is_some());
+        assert_eq!(peers.insert(gid(101), Place::Own), None, "these are for nobody else");
     }
 
     #[test]
     fn the_list_of_idle_ones_stays_short() {
         let mut rng = Rng::new(3);
         let mut peers = Peers::new(4, &mut rng);
-        let (a, _) = peers.find_or_insert(gid(1)).unwrap();
+        let a = peers.insert(gid(1), Place::Own).unwrap();
         for _ in 0..1000 {
             peers.rest(a);
         }

@@ -88,7 +88,7 @@ impl<D: Device> Core<D> {
         if gid == Gid::default() {
             return None;
         }
-        let peer = self.peer_of(gid)?;
+        let peer = self.peer_that_sends(gid)?;
         self.sender_last = Some((gid, peer));
         let entry = self.peers.get(peer)?;
         if entry.tag != Some(tag) && entry.record.is_some() {
@@ -157,7 +157,7 @@ impl<D: Device> Core<D> {
     ) -> Result<(VqpId, Option<VqpId>), Refusal> {
         if header.dst_vqp == 0 {
             // Messages come in rows.
-            let key = (header.dst_port, from, header.src_vqp);
+            let key = (header.dst_port, header.tag, from, header.src_vqp);
             let port = NonZeroU16::new(header.dst_port);
             let binds = |vqp: &Vqp| vqp.bound == port && vqp.phase != Phase::Destroyed;
             if let Some((target, source)) = self.accepts.last(key)
@@ -211,9 +211,16 @@ impl<D: Device> Core<D> {
     fn source_of(&mut self, bound: VqpId, peer: PeerId, header: &Header) -> Result<VqpId, Refusal> {
         let key = (bound, peer, header.src_vqp);
         let nonce = (header.cookie >> 32) as u32;
-        let takes = |id: VqpId| self.vqps.get(id).is_some_and(|vqp| vqp.takes_of(Some(key)));
+        // A node that has started anew may have a VQP of the same number: it is another sender.
+        let takes = |id: VqpId, same: bool| {
+            let vqp = self.vqps.get(id).filter(|vqp| vqp.takes_of(Some(key)));
+            vqp.is_some_and(|vqp| same || vqp.peer_tag == header.tag)
+        };
         if let Some(source) = self.accepts.hear(&key, nonce, takes) {
             return Ok(source);
+        }
+        if self.peers.is_spare(peer) && !self.takes_place(peer) {
+            return Err(Refusal::Crowded);
         }
         let client = self.vqps.get(bound).map(|vqp| vqp.client).ok_or(Refusal::Port)?;
         let class = self.vqps.get(bound).map_or(Class::Low, |vqp| vqp.class);

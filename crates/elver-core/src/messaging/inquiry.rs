@@ -187,6 +187,7 @@ impl<D: Device> Core<D> {
 
     /// A note has arrived, or the peer could not be told.
     pub(crate) fn note_ended(&mut self, peer: PeerId, note: Note, ok: bool, now: Time) {
+        self.notes.ended(peer, &note);
         if !ok {
             self.stats.messages_lost += 1;
         }

@@ -4,7 +4,7 @@ use elver_verbs::{Device, Time};
 
 use crate::Core;
 use crate::VqpId;
-use crate::datapath::ops::OpKind;
+use crate::datapath::ops::{Op, OpKind};
 use crate::ids::PeerId;
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;
@@ -74,17 +74,14 @@ impl<D: Device> Core<D> {
         header: &Header,
     ) -> Option<Option<(VqpId, usize)>> {
         let (from, cookie) = ((peer, header.src_vqp), header.cookie);
-        let answers = |to: PeerId, note: &Note| {
-            let answer = matches!(note.kind, Kind::Fin | Kind::Nack | Kind::Unknown);
-            answer && (to, note.dst_vqp) == from && note.cookie == cookie
+        let reads = |op: &Op| match &op.kind {
+            OpKind::Gather(gather) => gather.reads(from, cookie),
+            _ => false,
         };
-        let busy = self.notes.iter().any(|(to, note)| answers(to, note))
-            || self.ops.iter().any(|(_, op)| match &op.kind {
-                OpKind::Gather(gather) => gather.reads(from, cookie),
-                OpKind::Message(note) => answers(op.peer, note),
-                _ => false,
-            });
-        if busy {
+        // Anybody asks, as often as he likes: only where something of his is being read is it looked for.
+        let is_read = self.peers.get(peer).is_some_and(|entry| entry.reads > 0);
+        if self.notes.answer(from, cookie) || (is_read && self.ops.iter().any(|(_, op)| reads(op)))
+        {
             return None;
         }
         let place = |target| Some((target, self.place_of(target, from, cookie)?));

@@ -48,6 +48,12 @@ impl Note {
     fn is_final(&self) -> bool {
         matches!(self.kind, Kind::Fin | Kind::Nack)
     }
+
+    /// The message of a peer's that it answers, if it does.
+    fn answers(&self, peer: PeerId) -> Option<Message> {
+        let answers = matches!(self.kind, Kind::Fin | Kind::Nack | Kind::Unknown);
+        answers.then_some((peer, self.dst_vqp, self.cookie))
+    }
 }
 
 /// Notes that wait, each with the peer that it is for:
@@ -72,6 +78,8 @@ pub(crate) struct Notes {
     unaddressed: VecDeque<(PeerId, Note)>,
     /// Wait until a meta server can be asked.
     unasked: DueQueue<(PeerId, Note)>,
+    /// Messages whose senders hear what became of them: how many answers wait or are under way.
+    answers: HashMap<Message, u32, FxBuildHasher>,
     /// Of each peer that has any.
     of_peers: HashMap<PeerId, OfPeer, FxBuildHasher>,
     /// All that wait.
@@ -79,6 +87,9 @@ pub(crate) struct Notes {
     /// All that have send slots.
     sent: u32,
 }
+
+/// A message as a note names it: its sender's node and VQP, and the cookie.
+type Message = (PeerId, u32, u64);
 
 /// How many notes are for a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,11 +117,31 @@ impl Notes {
             return false;
         }
         self.wait(peer);
+        if let Some(message) = note.answers(peer) {
+            *self.answers.entry(message).or_default() += 1;
+        }
         match self.parked.get_mut(&peer) {
             Some(parked) => parked.push_back(note),
             None => self.pending.push_back((peer, note)),
         }
         true
+    }
+
+    /// A note has arrived, or its peer will not be told it.
+    pub(crate) fn ended(&mut self, peer: PeerId, note: &Note) {
+        let Some(message) = note.answers(peer) else { return };
+        let Some(count) = self.answers.get_mut(&message) else {
+            return bug!("an answer ends that nobody waited for");
+        };
+        count_off!(*count, 1);
+        if *count == 0 {
+            self.answers.remove(&message);
+        }
+    }
+
+    /// Whether a message's sender hears what became of it.
+    pub(crate) fn answer(&self, (peer, vqp): (PeerId, u32), cookie: u64) -> bool {
+        self.answers.contains_key(&(peer, vqp, cookie))
     }
 
     /// Whether none waits for a send slot, but for those whose peers have enough.
@@ -212,14 +243,23 @@ impl Notes {
         self.unaddressed.iter().map(|(peer, _)| *peer)
     }
 
-    /// Checks what is counted against what waits and `sent`, the peers of those that have send slots.
-    pub(crate) fn audit(&self, sent: impl Iterator<Item = PeerId>) -> Result<(), String> {
+    /// Checks what is counted against what waits and `sent`, those that have send slots.
+    pub(crate) fn audit<'a>(
+        &'a self,
+        sent: impl Iterator<Item = (PeerId, &'a Note)>,
+    ) -> Result<(), String> {
         let mut of_peers = HashMap::<PeerId, OfPeer, FxBuildHasher>::default();
-        for (peer, _) in self.iter() {
+        let mut answers = HashMap::<Message, u32, FxBuildHasher>::default();
+        for (peer, note) in self.iter() {
             of_peers.entry(peer).or_default().waiting += 1;
+            note.answers(peer).into_iter().for_each(|of| *answers.entry(of).or_default() += 1);
         }
-        for peer in sent {
+        for (peer, note) in sent {
             of_peers.entry(peer).or_default().sent += 1;
+            note.answers(peer).into_iter().for_each(|of| *answers.entry(of).or_default() += 1);
+        }
+        if answers != self.answers {
+            return Err(format!("answers: {answers:?}, counted as {:?}", self.answers));
         }
         let sums = |found: &HashMap<PeerId, OfPeer, FxBuildHasher>| {
             found.values().fold((0, 0), |(waiting, sent), of_peer| {
@@ -351,7 +391,11 @@ mod tests {
         let others = notes.iter().filter(|(to, _)| *to == honest).count();
         assert_eq!(others, PENDING_OF_PEER_LEAST as usize, "however many wait for others");
         assert!(notes.iter().count() <= PENDING_MAX + 3 * PENDING_OF_PEER_LEAST as usize);
-        let popped = core::iter::from_fn(|| notes.pop_pending()).count();
+        let mut popped = 0;
+        while let Some((to, note)) = notes.pop_pending() {
+            notes.ended(to, &note);
+            popped += 1;
+        }
         assert!(popped > PENDING_MAX && notes.iter().count() == 0);
         notes.audit([].into_iter()).unwrap();
         for _ in 0..UNASKED_MAX + 5 {
@@ -374,17 +418,21 @@ mod tests {
             while let Some((to, note)) = notes.pop_pending() {
                 told.push(note.cookie);
                 // Some find no way.
+                assert!(notes.answer((to, note.dst_vqp), note.cookie));
                 if note.cookie % 5 == 0 {
                     notes.was_not_sent(to);
+                    notes.ended(to, &note);
+                    assert!(!notes.answer((to, note.dst_vqp), note.cookie));
                 } else {
                     notes.was_sent(to);
-                    under_way.push_back(to);
+                    under_way.push_back((to, note));
                 }
-                notes.audit(under_way.iter().copied()).unwrap();
+                notes.audit(under_way.iter().map(|(to, note)| (*to, note))).unwrap();
             }
             assert!(told.contains(&count), "the other peer waits for none of these");
-            if let Some(to) = under_way.pop_front() {
+            if let Some((to, note)) = under_way.pop_front() {
                 notes.sent_ended(to);
+                notes.ended(to, &note);
             }
         }
         told.retain(|cookie| *cookie < count);

@@ -61,6 +61,9 @@ impl<D: Device> Core<D> {
         let kind = OpKind::Gather(Box::new(gather));
         match self.start_op(incoming.from.0, class, kind, Work::Gather) {
             Ok(op) => {
+                if let Some(entry) = self.peers.get_mut(incoming.from.0) {
+                    entry.reads += 1;
+                }
                 self.post_op(op, now);
                 Ok(())
             }
@@ -89,6 +92,9 @@ impl<D: Device> Core<D> {
             return bug!("a message that was read is gone");
         };
         let (to, cookie) = (gather.incoming.from, gather.incoming.cookie);
+        if let Some(entry) = self.peers.get_mut(to.0) {
+            count_off!(entry.reads, 1);
+        }
         let status = if ok { WcStatus::Success } else { WcStatus::RemOpErr };
         self.end_receive(gather.vqp, gather.seq, &gather.incoming, status, WcOpcode::Recv);
         if ok {

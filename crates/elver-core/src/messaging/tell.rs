@@ -93,6 +93,7 @@ impl<D: Device> Core<D> {
     fn note_dropped(&mut self, peer: PeerId, note: Note, now: Time) {
         if self.ops.is_full() {
             // As where it is told.
+            self.notes.ended(peer, &note);
             self.stats.messages_lost += 1;
             if note.kind == Kind::Nack {
                 self.refusal_told((peer, note.dst_vqp), note.cookie, false, now);

@@ -25,6 +25,11 @@ impl Unread {
         self.messages.pop_due_unless(now, |(vqp, seq)| awaited(*vqp, *seq))
     }
 
+    /// Those that are looked after, each once or more.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (VqpId, u32)> {
+        self.messages.iter().copied()
+    }
+
     /// When that is.
     pub(crate) fn next_due(&self) -> Option<Time> {
         self.messages.next_due()

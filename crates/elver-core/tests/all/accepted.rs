@@ -143,3 +143,47 @@ fn clients_have_vqps_of_their_own_whatever_peers_send() {
     assert!(matches!(full, Err(CoreError::Limit { setting: "max_vqps", .. })), "{full:?}");
     scene.cluster.check();
 }
+
+/// A node that remembered as many peers as may be in use dropped the message of one more, which had been acknowledged by
+/// then: its sender was told success, and nothing else.
+#[test]
+fn who_finds_no_place_at_a_full_node_is_told() {
+    let mut cluster = Cluster::new(4, &config());
+    let meta = cluster.nodes[0].core.serve_meta(100).unwrap();
+    // For itself, the meta server, and one more.
+    cluster.add(5, Config { max_peers: 3, ..config() });
+    cluster.register(4);
+    let now = cluster.now();
+    cluster.nodes[4].core.set_meta_servers(&[meta], now);
+    let (server, own) = (cluster.bound(4, 7), cluster.vqp(4));
+    cluster.connect(4, own, 1, 0);
+    let (mut failed, mut refused) = (0, 0);
+    for n in [2, 3] {
+        let client = cluster.vqp(n);
+        cluster.connect(n, client, 4, 7);
+        let inline = Payload::Inline(b"hello");
+        cluster.post(n, client, &[SendWr { payload: inline, ..wr(1, SendOp::Send, &[]) }]);
+        assert_eq!(cluster.take_one(n).wc.status, WcStatus::Success);
+        cluster.until("it is told", |cluster| {
+            let node = &cluster.nodes[n];
+            node.core.vqp_info(node.client, client).unwrap().state == VqpState::Error
+        });
+        let gid = cluster.nodes[4].core.gid();
+        let crowded = |event: &Event| matches!(event, Event::Failed { cause: ConnectError::Crowded { gid: at }, .. } if *at == gid);
+        failed += u32::from(cluster.nodes[n].events.iter().any(crowded));
+        refused = cluster.nodes[4].core.stats().messages_refused;
+    }
+    assert_eq!((failed, refused), (2, 2));
+    // Once there is a place its messages are taken.
+    let now = cluster.now();
+    let node = &mut cluster.nodes[4];
+    node.core.vqp_destroy(node.client, own, now).unwrap();
+    let region = cluster.region(4, 64, ALL);
+    cluster.recv(4, server, 1, &[region.sge(0, 64)]);
+    let client = cluster.vqp(2);
+    cluster.connect(2, client, 4, 7);
+    let inline = Payload::Inline(b"hello");
+    cluster.post(2, client, &[SendWr { payload: inline, ..wr(1, SendOp::Send, &[]) }]);
+    assert_eq!(cluster.take_one(4).wc.status, WcStatus::Success);
+    cluster.check();
+}

@@ -309,6 +309,33 @@ fn a_member_takes_its_share_of_send_slots_and_others_go_on() {
     cluster.check();
 }
 
+/// A node that started anew had its messages taken for those of what it had been, where its VQP had the same number: who
+/// answered them answered nobody.
+#[test]
+fn a_sender_that_started_anew_is_another() {
+    let mut cluster = Cluster::new(2, &config());
+    let server = cluster.bound(1, 7);
+    let region = cluster.region(1, 4_096, ALL);
+    let (gid, record) = (cluster.nodes[1].core.gid(), cluster.nodes[1].core.record());
+    let mut member = Member::new(&cluster, 9);
+    let mut source_of = |tag: u16, nonce: u32| {
+        cluster.recv(1, server, 1, &[region.sge(0, 64)]);
+        let mut bytes = message(true, 7, 5);
+        bytes[6..8].copy_from_slice(&tag.to_le_bytes());
+        bytes[28..32].copy_from_slice(&nonce.to_le_bytes());
+        member.send(gid, record, &bytes);
+        member.sent(&mut cluster);
+        cluster.take_one(1).source.unwrap()
+    };
+    let first = source_of(1, 1);
+    assert_eq!(source_of(1, 1), first);
+    assert_eq!(source_of(1, 2), first, "it has connected anew");
+    let second = source_of(2, 3);
+    assert_ne!(second, first);
+    assert_eq!(source_of(2, 3), second);
+    cluster.check();
+}
+
 /// A message said itself who had sent it, and arrived as that one's.
 #[test]
 fn a_message_is_from_where_its_packets_came_from() {

@@ -12,6 +12,7 @@ mod keep_alive;
 mod links;
 mod memory;
 mod mute;
+mod not_ready;
 mod one_sided;
 mod outages;
 mod qos;

@@ -43,6 +43,33 @@ fn regions_of_a_peer_that_starts_anew_are_not_taken_for_valid() {
     cluster.check();
 }
 
+/// A region was looked up at what a node was. Who asked for the same key at what it is waited for that look-up, and
+/// ended with it, though its owner is there.
+#[test]
+fn a_region_that_is_looked_up_at_what_a_node_was_is_looked_up_at_what_it_is() {
+    let config = Config { timeout: 14, ..config() };
+    let mut cluster = Cluster::new(3, &config);
+    let [old, anew] = [1, 1].map(|n| cluster.vqp(n));
+    cluster.connect(1, old, 2, 7);
+    let near = cluster.region(1, 64, AccessFlags::LOCAL_WRITE);
+    drop(cluster.nodes.remove(2));
+    cluster.add(3, config);
+    cluster.register(2);
+    let far = cluster.region(2, 64, ALL);
+    let read = [near.sge(0, 64)];
+    cluster.post(1, old, &[wr(1, SendOp::Read(far.remote(0)), &read)]);
+    cluster.drive(1_000_000);
+    let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, Some(record), now);
+    cluster.connect(1, anew, 2, 7);
+    cluster.post(1, anew, &[wr(2, SendOp::Read(far.remote(0)), &read)]);
+    let ended: Vec<_> = cluster.take(1, 2).iter().map(|done| (done.vqp, done.wc.status)).collect();
+    assert!(ended.contains(&(anew, WcStatus::Success)), "{ended:?}");
+    assert!(ended.iter().any(|(vqp, status)| *vqp == old && *status != WcStatus::Success));
+    cluster.check();
+}
+
 #[test]
 fn what_a_peer_asked_for_before_it_started_anew_is_not_served() {
     let mut cluster = Cluster::new(4, &one_link());

@@ -5,7 +5,7 @@ use elver_kv::Step;
 use elver_verbs::{AccessFault, Device, Memory, Time, WcStatus};
 
 use crate::datapath::ops::{Op, OpKind, Work};
-use crate::discovery::lookups::regions::MrLookup;
+use crate::discovery::lookups::regions::{MrLookup, Region, Stage};
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
 use crate::ids::{OpId, PeerId};
@@ -59,7 +59,7 @@ impl<D: Device> Core<D> {
         let (asked, buffer, abandoned, table) = (*asked, *buffer, *abandoned, remote.rkey);
         let (node, region) = match *kind {
             OpKind::Node { node, .. } => (Some(node), None),
-            OpKind::Mr { rkey, asked_at, .. } => (None, Some((rkey, asked_at))),
+            OpKind::Mr { rkey, account, asked_at, .. } => (None, Some((rkey, account, asked_at))),
             _ => (None, None),
         };
         self.discard_read(id, asked, buffer);
@@ -89,7 +89,12 @@ impl<D: Device> Core<D> {
                 self.lookups.nodes.end();
                 self.node_found(peer, found, now);
             }
-            (_, Some((rkey, asked_at))) => {
+            (_, Some((rkey, account, asked_at))) => {
+                self.lookups.mrs.ended(account, asked, ok, now);
+                if abandoned {
+                    // Who waited was told, or waits for another one.
+                    return self.start_mr_lookups(now);
+                }
                 // What the owner promises counts. It was known when the region was asked for.
                 let owner = self.peers.get(asked).and_then(|entry| entry.last);
                 let terms = owner.map_or(Terms::default(), |record| record.terms);
@@ -131,11 +136,9 @@ impl<D: Device> Core<D> {
                     self.connect_found(vqp, attempt, peer, result, now);
                 }
                 Waiter::Warm(warm) => self.warmed(warm, found.is_ok()),
-                Waiter::Region(rkey) if found.is_ok() => {
-                    self.lookups.mrs.enqueue((peer, rkey));
-                    self.start_mr_lookups(now);
+                Waiter::Region { rkey, account } => {
+                    self.owner_found((peer, rkey), account, found.is_ok(), now);
                 }
-                Waiter::Region(rkey) => self.mr_found(peer, rkey, None, now, now),
                 Waiter::Lane(class) => self.lane_found(peer, class, found.is_ok(), now),
                 Waiter::Reader(vqp) => self.sender_found(vqp, peer, asked, now),
                 Waiter::Notes => self.address_found(peer, found.is_ok(), asked, now),
@@ -144,6 +147,20 @@ impl<D: Device> Core<D> {
         self.lookups.no_waiters = waiting;
         self.peers.rest(peer);
         self.serve_strangers(peer, now);
+    }
+
+    /// The owner of a region was looked up, or could not be.
+    fn owner_found(&mut self, region: Region, account: u64, found: bool, now: Time) {
+        self.lookups.mrs.ended(account, region.0, false, now);
+        // It may have ended meanwhile, and even have begun anew.
+        if self.lookups.mrs.stage(region) == Some(Stage::Node) {
+            if found {
+                self.lookups.mrs.enqueue(region);
+            } else {
+                self.mr_found(region.0, region.1, None, now, now);
+            }
+        }
+        self.start_mr_lookups(now);
     }
 
     /// The look-up of a region has ended: with the region, with its absence, or without an answer.
@@ -200,13 +217,13 @@ impl<D: Device> Core<D> {
     }
 
     /// A region is not looked up for whom it was to be. Another who waits may have it looked up.
-    pub(crate) fn guess_refused(&mut self, peer: PeerId, rkey: u32) {
-        let Some(MrLookup { waiting, .. }) = self.lookups.mrs.end((peer, rkey)) else {
+    pub(super) fn guess_refused(&mut self, region: Region) {
+        let Some(MrLookup { waiting, .. }) = self.lookups.mrs.end(region) else {
             return bug!("a region is not looked up that nobody wanted");
         };
         for id in waiting {
             let Some(vqp) = self.vqps.get_mut(id) else { continue };
-            if vqp.wait == Wait::Mr && vqp.peer == Some(peer) {
+            if vqp.wait == Wait::Mr && vqp.peer == Some(region.0) {
                 vqp.wait = Wait::Nothing;
                 self.effects.push(Effect::Pump(id));
             }

@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 use elver_kv::Lookup;
 use elver_verbs::{AccessFault, Class, Device, Time};
 
-use crate::datapath::ops::{Op, OpKind, Work};
+use super::regions::{Region, Stage};
+use crate::datapath::ops::{OpKind, Work};
 use crate::discovery::peer::Waiter;
 use crate::effects::Effect;
 use crate::ids::{OpId, PeerId};
@@ -19,59 +20,96 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone uses a region");
         };
-        let was_there = vqp.remote_key == rkey && vqp.remote.until != Vqp::NO_REMOTE.1.until;
+        let was_there = vqp.was_there(rkey);
         let account = self.clients.get(vqp.client).map_or(0, |client| client.limits.account);
         if !was_there && self.guesses.holds(account, now) {
             self.stats.mr_keys_refused += 1;
             return self.fail_access(id, AccessFault::Distrusted, now);
         }
         vqp.wait = Wait::Mr;
-        if !self.lookups.mrs.join((peer, rkey), id) {
-            self.lookups.mrs.begin((peer, rkey), account, was_there, id);
-            self.start_mr_lookups(now);
+        self.lookups.mrs.want((peer, rkey), (account, was_there), id, now);
+        if self.lookups.mrs.is_crowded() {
+            let vqps = &self.vqps;
+            let waits = |region, id| vqps.get(id).is_some_and(|vqp| vqp.waits_for(region));
+            self.lookups.mrs.purge(waits);
         }
+        self.start_mr_lookups(now);
     }
 
     pub(crate) fn start_mr_lookups(&mut self, now: Time) {
-        while let Some(((peer, rkey), guess)) = self.lookups.mrs.next() {
-            if guess.is_some_and(|account| self.guesses.holds(account, now)) {
+        while self.pool.reads.available() > 0
+            && let Some((region, account, guess)) = self.lookups.mrs.next()
+        {
+            let (peer, rkey) = region;
+            if guess && self.guesses.holds(account, now) {
                 // It has guessed too often while this waited.
-                self.lookups.mrs.pass();
-                self.effects.push(Effect::GuessRefused { peer, rkey });
+                self.guess_refused(region);
                 continue;
             }
-            let Some(buffer) = self.pool.reads.take() else { return };
-            self.lookups.mrs.pass();
             let record = self.peers.get(peer).and_then(|entry| entry.record);
             if record.is_none() && self.peers.get(peer).is_some() {
                 // It did not answer over DC once, but it does over an RC QP.
-                self.pool.reads.give(buffer);
-                self.want_node(peer, Waiter::Region(rkey), now);
+                self.lookups.mrs.begin(region, Stage::Node, now);
+                self.want_node(peer, Waiter::Region { rkey, account }, now);
                 continue;
             }
             let begun = record.and_then(|record| {
                 let lookup = Lookup::new(&record.mrs().ok()?, &rkey.to_le_bytes()).ok()?;
-                let read = lookup.read();
-                let work = Work::Read { remote: read.remote, length: read.len, buffer };
-                let kind = OpKind::Mr { rkey, lookup, asked_at: now };
-                self.start_op(peer, Class::Low, kind, work).ok()
+                self.read_region(region, account, lookup, now)
             });
             match begun {
                 Some(op) => {
                     self.stats.mr_lookups += 1;
                     self.stats.mr_lookup_reads += 1;
+                    self.lookups.mrs.begin(region, Stage::Running(op), now);
                     self.post_op(op, now);
                 }
                 None => {
-                    self.pool.reads.give(buffer);
+                    self.lookups.mrs.give_up(region);
                     self.effects.push(Effect::NoRegion { peer, rkey });
                 }
             }
         }
     }
 
+    /// Prepares the first READ of a look-up.
+    fn read_region(
+        &mut self,
+        (peer, rkey): Region,
+        account: u64,
+        lookup: Lookup,
+        now: Time,
+    ) -> Option<OpId> {
+        let buffer = self.pool.reads.take()?;
+        let read = lookup.read();
+        let work = Work::Read { remote: read.remote, length: read.len, buffer };
+        let kind = OpKind::Mr { rkey, account, lookup, asked_at: now };
+        let begun = self.start_op(peer, Class::Low, kind, work);
+        if begun.is_err() {
+            self.pool.reads.give(buffer);
+        }
+        begun.ok()
+    }
+
+    /// Ends look-ups whose owners do not get on. Whether there were any.
+    pub(crate) fn expire_mr_lookups(&mut self, now: Time) -> bool {
+        let mut busy = false;
+        while let Some(((peer, rkey), stage)) = self.lookups.mrs.next_late(now) {
+            if let Stage::Running(op) = stage {
+                self.abandon_op(op);
+            }
+            self.stats.mr_lookups_late += 1;
+            self.mr_found(peer, rkey, None, now, now);
+            busy = true;
+        }
+        if busy {
+            self.start_mr_lookups(now);
+        }
+        busy
+    }
+
     /// A peer has started anew: none of the regions that it had is there any longer, and what is
-    /// being asked about them is not answered by who has them now.
+    /// being asked about them is not answered by who has them now: they are asked for anew.
     pub(crate) fn forget_regions(&mut self, peer: PeerId) {
         self.store.forget_peer(peer);
         let vqps: Vec<VqpId> = self.vqps_to(peer).map(|(id, _)| id).collect();
@@ -80,11 +118,28 @@ impl<D: Device> Core<D> {
                 (vqp.remote_key, vqp.remote) = Vqp::NO_REMOTE;
             }
         }
-        let asks = |op: &Op| op.peer == peer && matches!(op.kind, OpKind::Mr { .. });
-        let asked: Vec<OpId> =
-            self.ops.iter().filter(|(_, op)| asks(op)).map(|(id, _)| id).collect();
-        for id in asked {
-            self.abandon_op(id);
+        for region in self.lookups.mrs.running_at(peer) {
+            if let Some(Stage::Running(op)) = self.lookups.mrs.stage(region) {
+                self.abandon_op(op);
+                self.lookups.mrs.enqueue(region);
+                self.effects.push(Effect::StartMrLookups);
+            }
         }
+    }
+}
+
+impl Vqp {
+    /// Whether a region was there when it was looked up for this VQP, and no other was since.
+    fn was_there(&self, rkey: u32) -> bool {
+        self.remote_key == rkey && self.remote.until != Vqp::NO_REMOTE.1.until
+    }
+
+    /// Whether its next WR waits for the look-up of a region.
+    fn waits_for(&self, (peer, rkey): Region) -> bool {
+        let next = || self.sq.entry(self.sq.posted).remote();
+        self.wait == Wait::Mr
+            && self.peer == Some(peer)
+            && self.sq.unposted() > 0
+            && next().is_some_and(|(at, _)| at.rkey == rkey)
     }
 }
