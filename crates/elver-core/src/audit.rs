@@ -13,7 +13,7 @@ use elver_verbs::{Class, Device};
 use crate::Core;
 use crate::VqpId;
 use crate::datapath::ops::{Op, OpKind, Work};
-use crate::discovery::lookups::regions::Region;
+use crate::discovery::lookups::turns::Region;
 use crate::discovery::peer::{Peer, PeerLookup, Waiter};
 use crate::ids::OpId;
 use crate::pool::lane::{LaneKind, LaneState};

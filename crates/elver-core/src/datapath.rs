@@ -4,6 +4,7 @@
 pub(crate) mod burst;
 pub(crate) mod complete;
 mod fail;
+mod give_up;
 mod lanes;
 mod op_ended;
 pub(crate) mod ops;

@@ -2,10 +2,10 @@
 
 mod found;
 mod nodes;
-pub(crate) mod regions;
+mod regions;
 mod run;
 mod run_regions;
-mod turns;
+pub(crate) mod turns;
 pub(crate) mod warms;
 
 use alloc::format;
@@ -16,7 +16,8 @@ use elver_verbs::Time;
 
 use crate::VqpId;
 use crate::discovery::lookups::nodes::NodeLookups;
-use crate::discovery::lookups::regions::{MrLookups, Region};
+use crate::discovery::lookups::regions::MrLookups;
+use crate::discovery::lookups::turns::Region;
 use crate::discovery::lookups::warms::Warms;
 use crate::discovery::peer::Waiter;
 use crate::discovery::servers::Servers;

@@ -5,7 +5,8 @@ use elver_kv::Step;
 use elver_verbs::{AccessFault, Device, Memory, Time, WcStatus};
 
 use crate::datapath::ops::{Op, OpKind, Work};
-use crate::discovery::lookups::regions::{MrLookup, Region, Stage};
+use crate::discovery::lookups::regions::{MrLookup, Stage};
+use crate::discovery::lookups::turns::Region;
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
 use crate::ids::{OpId, PeerId};
@@ -212,20 +213,6 @@ impl<D: Device> Core<D> {
                 Some(Some(_)) => self.effects.push(Effect::Pump(id)),
                 Some(None) => self.fail_access(id, AccessFault::Key, now),
                 None => self.fail_next(id, WcStatus::RetryExcErr, now),
-            }
-        }
-    }
-
-    /// A region is not looked up for whom it was to be. Another who waits may have it looked up.
-    pub(super) fn guess_refused(&mut self, region: Region) {
-        let Some(MrLookup { waiting, .. }) = self.lookups.mrs.end(region) else {
-            return bug!("a region is not looked up that nobody wanted");
-        };
-        for id in waiting {
-            let Some(vqp) = self.vqps.get_mut(id) else { continue };
-            if vqp.wait == Wait::Mr && vqp.peer == Some(region.0) {
-                vqp.wait = Wait::Nothing;
-                self.effects.push(Effect::Pump(id));
             }
         }
     }

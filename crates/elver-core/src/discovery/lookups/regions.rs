@@ -10,12 +10,9 @@ use elver_verbs::Time;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::turns::Turns;
+use super::turns::{Region, Turns};
 use crate::VqpId;
 use crate::ids::{OpId, PeerId};
-
-/// A region: its owner and its rkey.
-pub(crate) type Region = (PeerId, u32);
 
 /// Whether an owner gets on with its look-ups is looked at so long after each began.
 pub(crate) const LOOK_UP_NS: u64 = 8_000_000_000;

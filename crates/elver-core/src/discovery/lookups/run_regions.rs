@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 use elver_kv::Lookup;
 use elver_verbs::{AccessFault, Class, Device, Time};
 
-use super::regions::{Region, Stage};
+use super::regions::{MrLookup, Stage};
+use super::turns::Region;
 use crate::datapath::ops::{OpKind, Work};
 use crate::discovery::peer::Waiter;
 use crate::effects::Effect;
@@ -72,6 +73,20 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// A region is not looked up for whom it was to be. Another who waits may have it looked up.
+    fn guess_refused(&mut self, region: Region) {
+        let Some(MrLookup { waiting, .. }) = self.lookups.mrs.end(region) else {
+            return bug!("a region is not looked up that nobody wanted");
+        };
+        for id in waiting {
+            let Some(vqp) = self.vqps.get_mut(id) else { continue };
+            if vqp.wait == Wait::Mr && vqp.peer == Some(region.0) {
+                vqp.wait = Wait::Nothing;
+                self.effects.push(Effect::Pump(id));
+            }
+        }
+    }
+
     /// Prepares the first READ of a look-up.
     fn read_region(
         &mut self,
@@ -99,11 +114,9 @@ impl<D: Device> Core<D> {
                 self.abandon_op(op);
             }
             self.stats.mr_lookups_late += 1;
-            self.mr_found(peer, rkey, None, now, now);
+            self.lookups.mrs.give_up((peer, rkey));
+            self.effects.push(Effect::NoRegion { peer, rkey });
             busy = true;
-        }
-        if busy {
-            self.start_mr_lookups(now);
         }
         busy
     }

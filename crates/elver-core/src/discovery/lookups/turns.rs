@@ -7,8 +7,10 @@ use alloc::collections::VecDeque;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use super::regions::Region;
 use crate::ids::PeerId;
+
+/// A region: its owner and its rkey.
+pub(crate) type Region = (PeerId, u32);
 
 /// One peer has this part of all that may be under way.
 const PEER_PART: u32 = 4;
