@@ -25,7 +25,7 @@ impl<M: Memory> Rnic<M> {
         queue_pair.with_lane(lane, &mut self.hw, now, |lane, env| {
             lane.fail_front(env, WcStatus::RetryExcErr);
         });
-        self.stop_failed_cqs(now);
+        self.stop_cut_off(now);
         true
     }
 }
