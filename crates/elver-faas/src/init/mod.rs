@@ -101,13 +101,14 @@ impl Init {
             Event::Reaped(pid, why) => {
                 let ended = self.processes.iter().find(|(_, runtime)| runtime.pid == pid);
                 let ended = ended.map(|(id, _)| *id);
-                if let Some(process) = ended {
-                    self.processes.remove(&process);
+                let runtime = ended.and_then(|process| self.processes.remove(&process));
+                if runtime.is_some() {
                     // Its children have lost who would tell of them.
                     runtime::kill(pid);
                 }
                 self.end_strays();
                 if let Some(process) = ended {
+                    let why = runtime.and_then(|runtime| runtime.fault).unwrap_or(why);
                     self.tell(&Report::ProcessEnded { process, why });
                 }
             }
@@ -138,26 +139,33 @@ impl Init {
         match order {
             Order::Spawn(spawn) => self.spawn(&spawn),
             Order::Fork { process, request, destinations } => {
-                let told = match self.processes.get_mut(&process) {
-                    Some(runtime) => runtime.order(&RuntimeOrder::Fork(request, destinations)),
-                    None => Err(std::io::ErrorKind::NotFound.into()),
-                };
-                if let Err(error) = told {
-                    let why = format!("its INIT process cannot be told to fork: {error}");
+                if self.processes.contains_key(&process) {
+                    self.order(process, &RuntimeOrder::Fork(request, destinations));
+                } else {
+                    let why = "its INIT process has ended".into();
                     self.tell(&Report::ChildEnded { process, request, why });
                 }
             }
             Order::KillChild { process, request } => {
-                if let Some(runtime) = self.processes.get_mut(&process) {
-                    // One that cannot be told has ended, and its children with it.
-                    let _ = runtime.order(&RuntimeOrder::Kill(request));
-                }
+                self.order(process, &RuntimeOrder::Kill(request));
             }
             Order::KillProcess { process } => {
                 if let Some(runtime) = self.processes.get(&process) {
                     runtime::kill(runtime.pid);
                 }
             }
+        }
+    }
+
+    /// Orders a runtime something. One that does not take it is ended, with the requests that it has: it would take none of
+    /// the orders that come either.
+    fn order(&mut self, process: ProcessId, order: &RuntimeOrder) {
+        let Some(runtime) = self.processes.get_mut(&process) else { return };
+        if let Err(error) = runtime.order(order) {
+            let why = format!("its INIT process takes no orders: {error}");
+            say(format_args!("{}: {why}", runtime.function));
+            runtime.fault = Some(why);
+            runtime::kill(runtime.pid);
         }
     }
 
@@ -199,5 +207,55 @@ impl Init {
         {
             self.orchestrator = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::BufReader;
+
+    use super::*;
+    use crate::protocol::receive;
+    use crate::schedule::RequestId;
+
+    #[test]
+    fn a_runtime_that_takes_no_orders_is_ended() {
+        let (events, seen) = mpsc::channel();
+        let (reaper, _) = mpsc::channel();
+        let (orchestrator, reports) = UnixStream::pair().unwrap();
+        let mut sleeping = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
+        let (orders, _unread) = UnixStream::pair().unwrap();
+        let pid = rustix::process::Pid::from_child(&sleeping);
+        let process = ProcessId(7);
+        let runtime = Runtime::with_orders(pid, orders).unwrap();
+        let mut init = Init {
+            orchestrator: Some(orchestrator),
+            processes: [(process, runtime)].into(),
+            events,
+            reaper,
+            relays: Relays::start().unwrap(),
+        };
+        let destinations: BTreeSet<String> = (0..CONNECTIONS_MAX).map(|n| n.to_string()).collect();
+        // More than any socket holds.
+        let request = (0..100_000).map(RequestId).find(|request| {
+            let (request, destinations) = (*request, destinations.clone());
+            init.handle(Event::Order(Order::Fork { process, request, destinations }));
+            init.processes[&process].fault.is_some()
+        });
+        assert!(request.is_some());
+        let status = std::os::unix::process::ExitStatusExt::signal(&sleeping.wait().unwrap());
+        assert_eq!(status, Some(Signal::KILL.as_raw()));
+        init.handle(Event::Reaped(pid, "signal 9".into()));
+        drop(init);
+        let mut reports = BufReader::new(reports);
+        // Its requests fail with it, and no other is placed on it meanwhile.
+        match receive(&mut reports).unwrap() {
+            Some(Report::ProcessEnded { process: of, why }) => {
+                assert_eq!(of, process);
+                assert!(why.contains("takes no orders"), "{why}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(seen.try_recv().is_err());
     }
 }

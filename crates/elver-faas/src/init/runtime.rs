@@ -24,8 +24,8 @@ use crate::protocol::{
 };
 use crate::schedule::RequestId;
 
-/// How long an order to a runtime may take. One that does not read is at fault, and is told no more.
-const ORDER_MAX: Duration = Duration::from_millis(100);
+/// How long an order to a runtime may take, which may have many forks to do before. One that does not read is at fault.
+const ORDER_MAX: Duration = Duration::from_secs(1);
 
 /// A runtime.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub(super) struct Runtime {
     pub(super) takes_orders: bool,
     /// Requests that it was told to fork for, whose children have not ended.
     pub(super) children: BTreeSet<RequestId>,
+    /// Why it is being ended, if it is at fault.
+    pub(super) fault: Option<String>,
     orders: Option<UnixStream>,
     /// It ends with this.
     _relay: Option<Relay>,
@@ -101,6 +103,7 @@ impl Runtime {
                 .then_some(spawn.first)
                 .into_iter()
                 .collect(),
+            fault: None,
             orders,
             _relay: relay,
         })
@@ -115,6 +118,22 @@ impl Runtime {
             RuntimeKind::Native => true,
             RuntimeKind::Program => false,
         }
+    }
+
+    /// One that runs, and is ordered over this.
+    #[cfg(test)]
+    pub(super) fn with_orders(pid: Pid, orders: UnixStream) -> io::Result<Runtime> {
+        orders.set_write_timeout(Some(ORDER_MAX))?;
+        Ok(Runtime {
+            pid,
+            function: "f".into(),
+            connections: BTreeSet::new(),
+            takes_orders: true,
+            children: BTreeSet::new(),
+            fault: None,
+            orders: Some(orders),
+            _relay: None,
+        })
     }
 
     /// Orders it something.
