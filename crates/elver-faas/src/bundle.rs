@@ -5,8 +5,9 @@
 //! its own with nothing but loopback, and runs as its owner's user. It reaches the node by the socket
 //! in a directory that is mounted into it.
 
-use std::io;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -65,7 +66,10 @@ impl Bundle<'_> {
             None => self.host_rootfs()?,
         };
         let spec = serde_json::to_vec_pretty(&self.spec(&rootfs))?;
-        std::fs::write(self.directory.join("config.json"), spec)
+        let mut options = OpenOptions::new();
+        // It names where the functions' code is; the runtime, which reads it, is ours.
+        options.write(true).create_new(true).mode(0o600);
+        options.open(self.directory.join("config.json"))?.write_all(&spec)
     }
 
     /// An empty tree into which the host's `/usr` is mounted, with the links that a merged `/usr` has.

@@ -2,6 +2,7 @@
 //! engine over one (podman, docker).
 
 use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -251,9 +252,10 @@ impl Runtime {
         let failed = |said: String| RuntimeError::Failed { command: described.into(), said };
         command.kill_on_drop(true);
         if let Some(log) = log {
-            // Who writes it reads it too, to keep the end of what is full.
+            // Who writes it reads it too, to keep the end of what is full. What functions print is their owner's, and others may
+            // pass through the directory.
             let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(true);
+            options.read(true).write(true).create(true).truncate(true).mode(0o600);
             let opened = options.open(log);
             let out = opened.map_err(|error| failed(format!("{}: {error}", log.display())))?;
             let err = out.try_clone().map_err(|error| failed(error.to_string()))?;

@@ -275,6 +275,25 @@ fn who_is_not_the_owner_is_refused() {
 }
 
 #[test]
+fn what_a_function_prints_is_nobody_elses_to_read() {
+    let platform = Platform::start("", &python("wilma", 61_060, &["prints"]));
+    platform.answer("wilma-prints", json!(null));
+    wait_for("the log", || platform.logs().contains("the last line").then_some(()));
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(platform.directory.path(), open).unwrap();
+    let containers = platform.directory.path().join("state/containers");
+    let container = std::fs::read_dir(containers).unwrap().next().unwrap().unwrap().path();
+    for (file, is_anybodys) in
+        [("log", false), ("terms", false), ("config.json", false), ("rootfs/etc/passwd", true)]
+    {
+        let mut command = Command::new("cat");
+        command.arg(container.join(file)).uid(61_061).gid(61_061).current_dir("/");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.success(), is_anybodys, "{file}: {output:?}");
+    }
+}
+
+#[test]
 fn a_handler_gets_nothing_of_another_owners_container() {
     let functions = python("nina", 61_027, &["pretends"]) + &python("oscar", 61_028, &["hangs"]);
     let mut platform = Platform::start("", &functions);
