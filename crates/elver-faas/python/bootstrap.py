@@ -1,4 +1,5 @@
-"""Runs a function's handler in a container: imports it, runs the first request itself, then forks for each.
+"""Runs a function's handler in a container: imports it, runs the first request itself, then forks for each; or runs
+all of them itself where there are threads, which a child would not have.
 
 elver-init starts it. Standard input is the socket of orders and reports, a line of JSON each; the
 function's standard input is empty. Requests come from the Lambda Runtime API over a Unix socket, or over
@@ -14,11 +15,16 @@ import socket
 import sys
 import time
 import traceback
+from collections import deque
 
 import elver_context
 import strays
 
 API = "/2018-06-01/runtime/"
+
+# How often to look whether there are threads, and how long until then, in seconds: one that was joined is there still.
+LOOKS = 5
+LOOK_S = 0.001
 
 # The largest answer, in bytes.
 ANSWER_MAX = 6 << 20
@@ -93,6 +99,19 @@ def failure(error):
     ).encode()
 
 
+class Gone(SystemExit):
+    """Nobody waits for the request any more."""
+
+
+def look_for_threads():
+    """Whether there are others than this one, also of modules in C."""
+    for _ in range(LOOKS):
+        if len(os.listdir("/proc/self/task")) == 1:
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
 class Init:
     """The INIT process: it has imported the handler, and forks."""
 
@@ -100,26 +119,49 @@ class Init:
         self.control = control
         self.ready = elver_context.READY
         self.buffer = b""
+        self.orders = deque()
+        self.has_threads = False
         self.pids = {}
         self.requests = {}
         # A byte a signal, so that waiting for orders ends when a child has.
         self.woken, wake = os.pipe()
         os.set_blocking(self.woken, False)
         os.set_blocking(wake, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self.wake = wake
+        self.heed_ends()
 
-    def serve(self):
-        """Forks for each order. Returns in children alone, their request."""
-        # What its own request left. Lambda's own client has that run by a child, which is there already.
-        strays.end(self.requests.keys())
+    def heed_ends(self):
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
+
+    def begin(self):
+        """Takes orders from here on."""
+        if self.has_threads:
+            # What has been started is the handler's own, as its threads are.
+            self.send("has_threads")
+        else:
+            # A handler may have set others.
+            self.heed_ends()
+            # What its own request left. Lambda's own client has that run by a child, which is there already.
+            strays.end(self.requests.keys())
+            # Of one that ended before this heeded it, nobody has told.
+            self.reap()
         if self.ready.ahead:
             self.ready.ahead.settle()
         self.send("serving")
+
+    def serve(self):
+        """Forks for each order. Returns in children alone, their request; or here, where there are threads."""
+        if self.has_threads:
+            self.ready.renew()
         while True:
+            while self.orders:
+                request = self.obey(self.orders.popleft())
+                if request is not None:
+                    return request
             reports = [self.ready.ahead.found] if self.ready.ahead else []
-            heard, _, _ = select.select([self.control, self.woken, *reports], [], [])
+            ends = [] if self.has_threads else [self.woken]
+            heard, _, _ = select.select([self.control, *ends, *reports], [], [])
             if heard[-1:] == reports:
                 self.ready.ahead.hear()
                 self.connected()
@@ -127,24 +169,23 @@ class Init:
                 os.read(self.woken, 4096)
                 self.reap()
             if self.control in heard:
-                request = self.obey()
-                if request is not None:
-                    return request
+                self.hear()
 
-    def obey(self):
+    def hear(self):
         more = self.control.recv(65536)
         if not more:
             os._exit(0)
-        lines = (self.buffer + more).split(b"\n")
-        self.buffer = lines.pop()
-        for line in lines:
-            [(order, what)] = json.loads(line).items()
-            if order == "fork":
-                request, wanted = what
-                if self.fork(request, wanted):
-                    return request
-            elif order == "kill" and what in self.pids:
-                os.kill(self.pids[what], signal.SIGKILL)
+        *lines, self.buffer = (self.buffer + more).split(b"\n")
+        self.orders.extend(lines)
+
+    def obey(self, line):
+        [(order, what)] = json.loads(line).items()
+        if order == "fork":
+            request, wanted = what
+            if self.has_threads or self.fork(request, wanted):
+                return request
+        elif order == "kill" and what in self.pids:
+            os.kill(self.pids[what], signal.SIGKILL)
         return None
 
     def fork(self, request, wanted=()):
@@ -222,7 +263,7 @@ def take(api, request):
     """The invocation that this process is there for: its headers, and the event."""
     answer, event = api.ask("GET", "invocation/next", headers={"Elver-Request": str(request)})
     if answer.status != 200:
-        sys.exit(f"no invocation: {answer.status} {event.decode(errors='replace')}")
+        raise Gone(f"no invocation: {answer.status} {event.decode(errors='replace')}")
     return answer.headers, event
 
 
@@ -252,8 +293,17 @@ def run_python(init, first):
         os._exit(1)
     init.connected()
     run_one(handler, first)
-    run_one(handler, init.serve())
-    strays.flush()
+    init.has_threads = look_for_threads()
+    init.begin()
+    while True:
+        try:
+            run_one(handler, init.serve())
+        except Gone:
+            if not init.has_threads:
+                raise
+        strays.flush()
+        if not init.has_threads:
+            break
     # Threads that the handler left do not keep the process.
     os._exit(0)
 
@@ -266,15 +316,25 @@ def run_awslambdaric(init, first):
     def restore_next(_client):
         if init.ready.ahead:
             init.ready.ahead.settle()
-        requests = [first if init.fork(first) else init.serve()]
+        init.has_threads = look_for_threads()
+        is_child = not init.has_threads and init.fork(first)
+        if not is_child:
+            init.begin()
+        requests = [first if is_child or init.has_threads else init.serve()]
 
         def next_invocation():
-            # It asks for any; one that is not this child's own would be ended with the wrong process.
-            if not requests:
-                strays.flush()
-                os._exit(0)
-            headers, event = take(Connection(os.environ["ELVER_API_SOCKET"]), requests.pop())
-            return event, headers
+            while True:
+                # It asks for any; one that is not this child's own would be ended with the wrong process.
+                if not requests and not init.has_threads:
+                    strays.flush()
+                    os._exit(0)
+                request = requests.pop() if requests else init.serve()
+                try:
+                    headers, event = take(Connection(os.environ["ELVER_API_SOCKET"]), request)
+                    return event, headers
+                except Gone:
+                    if not init.has_threads:
+                        raise
 
         lambda_runtime_client.runtime_client.next = next_invocation
 

@@ -284,6 +284,13 @@ class Ready:
         if self.ahead:
             os.close(self.ahead.found)
 
+    def renew(self):
+        """Before this process has its next request: what it has of a node that has ended is had anew."""
+        if self.ahead:
+            self.ahead.look_after()
+        if self.rdma and not self.rdma.device.is_open:
+            self.rdma = None
+
     def get(self):
         if self.rdma is None:
             self.rdma = self.open()

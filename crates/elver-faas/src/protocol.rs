@@ -130,6 +130,11 @@ pub enum Report {
         /// How it ended.
         why: String,
     },
+    /// An INIT process has threads, which a child would not have: it runs itself what it is told to fork for.
+    HasThreads {
+        /// The INIT process.
+        process: ProcessId,
+    },
     /// An INIT process has ended, or could not be started.
     ProcessEnded {
         /// The INIT process.
@@ -143,7 +148,7 @@ pub enum Report {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuntimeOrder {
-    /// Fork for a request, which wants connections to these destinations.
+    /// Fork for a request, which wants connections to these destinations. One that has threads runs it itself.
     Fork(RequestId, BTreeSet<String>),
     /// Kill the child that has it.
     Kill(RequestId),
@@ -157,6 +162,8 @@ pub enum RuntimeReport {
     Connected(BTreeSet<String>),
     /// A child has ended, with `why`.
     Ended(RequestId, String),
+    /// It has threads, and runs itself what it is told to fork for, one request after the other.
+    HasThreads,
     /// It takes orders from here on.
     Serving,
 }
@@ -226,6 +233,7 @@ mod tests {
             function: name,
             connections,
             takes_orders: false,
+            has_threads: false,
             children: (0..CHILDREN_MAX as u64).map(|n| RequestId(u64::MAX - n)).collect(),
         };
         let hello = Report::Hello { processes: vec![found; PROCESSES_MAX] };

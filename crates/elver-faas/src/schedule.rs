@@ -17,6 +17,7 @@ mod places;
 mod placing;
 mod words;
 
+use children::Children;
 use places::{Container, Process, Stage};
 pub use words::{
     Action, ContainerId, Failure, Found, FunctionTerms, ProcessId, RequestId, Row, Start, Taken,
@@ -140,7 +141,8 @@ impl Schedule {
     /// still at its first request, whose caller has gone. Children that it has are killed when their function's time is over,
     /// from now on.
     pub fn adopt_process(&mut self, now: Duration, container: ContainerId, found: Found) {
-        let Found { process: id, function, connections, takes_orders, children } = found;
+        let Found { process: id, function, connections, takes_orders, has_threads, children } =
+            found;
         let function = &function;
         let Some(home) = self.containers.get_mut(&container) else { return };
         let is_known = self
@@ -157,7 +159,7 @@ impl Schedule {
         self.next = self.next.max(id.0 + 1);
         home.processes.insert(id);
         let process = Process::new(now, container, function);
-        let mut process = Process { stage: Stage::Running, connections, ..process };
+        let mut process = Process { stage: Stage::Running, has_threads, connections, ..process };
         let until = now + self.functions[function].timeout;
         children.into_iter().for_each(|child| process.children.found(child, until));
         self.processes.insert(id, process);
@@ -196,6 +198,31 @@ impl Schedule {
         if let Some(process) = self.processes.get_mut(&id) {
             process.connections = connections;
         }
+    }
+
+    /// An INIT process has threads. It has one request at a time from here on, and runs that itself: those that it was to be
+    /// forked for meanwhile, and has not taken, get other places.
+    pub fn has_threads(&mut self, now: Duration, id: ProcessId) {
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        process.has_threads = true;
+        process.children = Children::default();
+        for taken in &process.taken {
+            if let Some((_, start @ Start::Fork)) =
+                self.requests.get_mut(taken).and_then(|request| request.place.as_mut())
+            {
+                *start = Start::Reuse;
+            }
+        }
+        for handed in std::mem::take(&mut process.handed).into_iter().rev() {
+            match self.requests.get_mut(&handed) {
+                Some(request) if request.place.is_some_and(|(_, start)| start == Start::Fork) => {
+                    request.place = None;
+                    self.waiting.push_front(handed);
+                }
+                _ => process.handed.push_front(handed),
+            }
+        }
+        self.place_waiting(now);
     }
 
     /// An INIT process has ended.

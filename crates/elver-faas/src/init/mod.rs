@@ -92,6 +92,7 @@ impl Init {
                     function: runtime.function.clone(),
                     connections: runtime.connections.clone(),
                     takes_orders: runtime.takes_orders,
+                    has_threads: runtime.has_threads,
                     children: runtime.children.iter().take(CHILDREN_MAX).copied().collect(),
                 };
                 let processes = self.processes.iter().map(row).collect();
@@ -117,6 +118,13 @@ impl Init {
                     runtime.children.remove(&request);
                 }
                 self.tell(&Report::ChildEnded { process, request, why });
+            }
+            Event::Runtime(process, RuntimeReport::HasThreads) => {
+                if let Some(runtime) = self.processes.get_mut(&process) {
+                    runtime.has_threads = true;
+                    runtime.children.clear();
+                }
+                self.tell(&Report::HasThreads { process });
             }
             Event::Runtime(process, RuntimeReport::Serving) => {
                 if let Some(runtime) = self.processes.get_mut(&process) {

@@ -35,6 +35,8 @@ pub(super) struct Runtime {
     pub(super) connections: BTreeSet<String>,
     /// Whether it has said that it forks when it is told to.
     pub(super) takes_orders: bool,
+    /// Whether it has said that it has threads, and runs requests itself.
+    pub(super) has_threads: bool,
     /// Requests that it was told to fork for, whose children have not ended.
     pub(super) children: BTreeSet<RequestId>,
     /// Why it is being ended, if it is at fault.
@@ -98,6 +100,7 @@ impl Runtime {
             function,
             connections: BTreeSet::new(),
             takes_orders: false,
+            has_threads: false,
             // Lambda's own client has a child for the first one too.
             children: (spawn.runtime == RuntimeKind::Awslambdaric)
                 .then_some(spawn.first)
@@ -129,6 +132,7 @@ impl Runtime {
             function: "f".into(),
             connections: BTreeSet::new(),
             takes_orders: true,
+            has_threads: false,
             children: BTreeSet::new(),
             fault: None,
             orders: Some(orders),
@@ -142,7 +146,7 @@ impl Runtime {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it is none that forks"));
         };
         let sent = send(orders, order);
-        if let (Ok(()), RuntimeOrder::Fork(request, _)) = (&sent, order) {
+        if let (Ok(()), RuntimeOrder::Fork(request, _), false) = (&sent, order, self.has_threads) {
             self.children.insert(*request);
         }
         if sent.is_err() {

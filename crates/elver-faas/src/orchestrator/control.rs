@@ -114,6 +114,9 @@ fn handle(orchestrator: &Rc<Orchestrator>, id: ContainerId, report: Report) {
         Report::ChildEnded { process, request, why } if is_its(process) => {
             orchestrator.with(|schedule, now| schedule.child_ended(now, process, request, &why));
         }
+        Report::HasThreads { process } if is_its(process) => {
+            orchestrator.with(|schedule, now| schedule.has_threads(now, process));
+        }
         Report::ProcessEnded { process, why } if is_its(process) => {
             let door = orchestrator.state.borrow_mut().doors.remove(&process);
             let failed = door.and_then(|mut door| door.start_failed.take());

@@ -26,6 +26,8 @@ pub(super) struct Process {
     pub(super) container: ContainerId,
     pub(super) function: String,
     pub(super) stage: Stage,
+    /// It runs requests itself, one after the other: a child would not have its threads.
+    pub(super) has_threads: bool,
     /// The Orchestrator Table's row: what it has connections to.
     pub(super) connections: BTreeSet<String>,
     /// Requests for it that nobody has taken yet, oldest first.
@@ -42,6 +44,7 @@ impl Process {
             container,
             function: function.into(),
             stage: Stage::Starting,
+            has_threads: false,
             connections: BTreeSet::new(),
             handed: VecDeque::new(),
             taken: BTreeSet::new(),

@@ -41,6 +41,8 @@ impl Schedule {
             init.handed.push_back(request);
             if start == Start::Fork {
                 init.children.forked(request);
+            }
+            if start == Start::Fork || init.has_threads {
                 let fork = Action::Fork(init.container, process, request, destinations);
                 self.actions.push_back(fork);
             }
@@ -83,14 +85,14 @@ impl Schedule {
             let wanted = terms.destinations.union(destinations);
             wanted.filter(|to| !p.connections.contains(*to)).count()
         };
-        let start = if terms.forks { Start::Fork } else { Start::Reuse };
+        let forks = |p: &Process| terms.forks && !p.has_threads;
         self.processes
             .iter()
             .filter(|(_, p)| p.function == function && p.stage == Stage::Running)
             .filter(|(_, p)| self.containers[&p.container].stage == Stage::Running)
-            .filter(|(_, p)| terms.forks || p.requests() == 0)
+            .filter(|(_, p)| forks(p) || p.requests() == 0)
             .min_by_key(|(_, p)| (lacks(p), p.requests()))
-            .map(|(id, _)| (*id, start))
+            .map(|(id, p)| (*id, if forks(p) { Start::Fork } else { Start::Reuse }))
     }
 
     /// A new container, or `None` while there are as many as may be; then what is idle makes room.

@@ -46,7 +46,8 @@ fn there(
     takes_orders: bool,
 ) -> Found {
     let function = function.into();
-    Found { process, function, connections, takes_orders, children: BTreeSet::new() }
+    let (has_threads, children) = (false, BTreeSet::new());
+    Found { process, function, connections, takes_orders, has_threads, children }
 }
 
 /// Starts a function cold, and answers.
@@ -80,6 +81,32 @@ fn what_exists_chooses_the_start() {
     // Bob's is never in Alice's container.
     schedule.request(NOW, "h", NONE).unwrap();
     assert!(matches!(&actions(&mut schedule)[..], [Action::Create(_, owner)] if owner == "bob"));
+}
+
+#[test]
+fn a_process_that_has_threads_has_one_request_at_a_time() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "f");
+    let [first, second] = [(); 2].map(|()| schedule.request(NOW, "f", NONE).unwrap());
+    let fork = |request| Action::Fork(container, process, request, NONE);
+    assert_eq!(actions(&mut schedule), [fork(first), fork(second)]);
+    // It is at work on one of them before it is known that it has threads; the other one needs another place.
+    schedule.take(NOW, process, Some(first)).unwrap();
+    schedule.has_threads(NOW, process);
+    assert!(
+        matches!(&actions(&mut schedule)[..], [Action::Spawn(_, _, of, _)] if *of == second)
+    );
+    assert!(schedule.take(NOW, process, Some(second)).is_none());
+    assert_eq!(schedule.answered(NOW, process, first), Some(Start::Reuse));
+    // No child is waited for.
+    schedule.tick(NOW + Duration::from_secs(9));
+    assert_eq!(actions(&mut schedule), []);
+    let next = schedule.request(NOW, "f", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), [fork(next)]);
+    assert_eq!(schedule.take(NOW, process, Some(next)).unwrap().start, Start::Reuse);
+    // One that does not return is ended with the process.
+    schedule.tick(NOW + Duration::from_secs(4));
+    assert!(actions(&mut schedule).contains(&Action::KillProcess(container, process)));
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub enum Start {
     Warm,
     /// In a child of an INIT process.
     Fork,
-    /// In a process that waited for its next request, as Lambda's programs do.
+    /// In a process that waited for its next request, as Lambda's programs do, and INIT processes that have threads.
     Reuse,
 }
 
@@ -84,7 +84,8 @@ pub enum Action {
     Create(ContainerId, String),
     /// Start an INIT process of the function in the container, for the request.
     Spawn(ContainerId, ProcessId, RequestId, String),
-    /// Fork the INIT process for the request, which wants connections to these beside the function's destinations.
+    /// Fork the INIT process for the request, which wants connections to these beside the function's destinations. One that
+    /// has threads runs it itself.
     Fork(ContainerId, ProcessId, RequestId, BTreeSet<String>),
     /// Kill the child that has the request.
     KillChild(ContainerId, ProcessId, RequestId),
@@ -135,6 +136,8 @@ pub struct Found {
     pub connections: BTreeSet<String>,
     /// Whether it has done with its first request, and forks when it is told to.
     pub takes_orders: bool,
+    /// Whether it has threads, and runs requests itself.
+    pub has_threads: bool,
     /// Requests that it has children for.
     #[serde(default)]
     pub children: BTreeSet<RequestId>,

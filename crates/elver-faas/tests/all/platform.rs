@@ -69,6 +69,15 @@ def answers(event, context):
     while True:
         time.sleep(1)
 
+POOL = None
+def pools(event, context):
+    """Has threads that stay."""
+    global POOL
+    if POOL is None:
+        from concurrent.futures import ThreadPoolExecutor
+        POOL = ThreadPoolExecutor(2)
+    return [POOL.submit(lambda: event).result(), os.getpid()]
+
 def takes(event, context):
     """Asks for whatever request there is, as Lambda's clients do."""
     import http.client
