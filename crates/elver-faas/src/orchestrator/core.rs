@@ -155,10 +155,11 @@ impl Orchestrator {
     pub(super) fn new(config: Config, directory: StateDirectory, services: Services) -> Rc<Self> {
         let cgroups = config.platform.container_memory_mb.is_some();
         let runtime = Runtime::new(&config.platform.runtime, directory.runtime_root(), cgroups);
+        let limits = Limits::raise(config.platform.containers_max);
         let first_number = terms::first_number(SystemTime::now());
         let state = State {
             schedule: Schedule::new(
-                terms::schedule(&config),
+                terms::schedule(&config, limits),
                 terms::functions(&config),
                 first_number,
             ),
@@ -168,7 +169,6 @@ impl Orchestrator {
         };
         let socket = config.platform.node_socket.as_deref();
         let node = socket.map(|socket| Node::new(socket, directory.node()));
-        let limits = Limits::raise(config.platform.containers_max);
         Rc::new(Orchestrator {
             config,
             directory,

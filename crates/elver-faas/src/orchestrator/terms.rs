@@ -3,14 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::limits::Limits;
 use crate::config::{Config, Function, Platform, RuntimeKind};
 use crate::protocol::{Order, Spawn};
 use crate::schedule::{FunctionTerms, ProcessId, RequestId, Terms};
 use crate::state;
 
-pub(super) fn schedule(config: &Config) -> Terms {
+pub(super) fn schedule(config: &Config, limits: Limits) -> Terms {
     let platform = &config.platform;
+    // Each has a connection while it is at work, and a program that has none waits for one by another.
+    let container_requests_max = limits.container.saturating_sub(platform.processes_max).max(1);
     Terms {
+        container_requests_max,
         containers_max: platform.containers_max,
         owner_containers_max: platform.owner_containers_max,
         processes_max: platform.processes_max,

@@ -20,6 +20,8 @@ enum Child {
     Answered(Duration),
     /// It was to be killed. Its process takes no orders if it has not told of the end by then.
     Killed(Duration),
+    /// The same, of one that did not even take its request: its process may be one that takes no orders.
+    Doubted(Duration),
 }
 
 /// Those that have not ended, as far as was told.
@@ -45,14 +47,19 @@ impl Children {
     }
 
     /// It is to be killed. Whether it is there, as far as is known.
-    pub(super) fn kill(&mut self, now: Duration, request: RequestId) -> bool {
+    pub(super) fn kill(&mut self, now: Duration, request: RequestId, has_taken: bool) -> bool {
+        let until = now + KILL;
         match self.0.get_mut(&request) {
-            Some(child) => {
-                *child = Child::Killed(now + KILL);
-                true
-            }
-            None => false,
+            Some(child) if has_taken => *child = Child::Killed(until),
+            Some(child) => *child = Child::Doubted(until),
+            None => return false,
         }
+        true
+    }
+
+    /// Whether one did not take its request, and has not been told of as killed.
+    pub(super) fn is_one_doubted(&self) -> bool {
+        self.0.values().any(|child| matches!(child, Child::Doubted(_)))
     }
 
     /// It has ended.
@@ -68,21 +75,25 @@ impl Children {
         };
         let late: Vec<RequestId> = self.0.iter().filter_map(late).collect();
         for request in &late {
-            self.kill(now, *request);
+            self.kill(now, *request, true);
         }
         late
     }
 
     /// Whether one should have been told of as killed.
     pub(super) fn is_one_overdue(&self, now: Duration) -> bool {
-        self.0.values().any(|child| matches!(child, Child::Killed(until) if *until <= now))
+        let until = |child: &Child| match child {
+            Child::AtWork | Child::Answered(_) => None,
+            Child::Killed(until) | Child::Doubted(until) => Some(*until),
+        };
+        self.0.values().filter_map(until).any(|until| until <= now)
     }
 
     /// When there is something to do about one.
     pub(super) fn next(&self) -> Option<Duration> {
         let until = |child: &Child| match child {
             Child::AtWork => None,
-            Child::Answered(until) | Child::Killed(until) => Some(*until),
+            Child::Answered(until) | Child::Killed(until) | Child::Doubted(until) => Some(*until),
         };
         self.0.values().filter_map(until).min()
     }

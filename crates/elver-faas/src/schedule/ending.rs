@@ -80,14 +80,16 @@ impl Schedule {
         init.taken.remove(&id);
         init.idle_since = now;
         let container = init.container;
-        if start == Start::Fork && is_taken {
-            if init.children.kill(now, id) {
+        if start == Start::Fork {
+            // Its process is at fault only if it does not tell of the child's end: it has others, and what kept this one
+            // from its request may be that they are many.
+            if init.children.kill(now, id, is_taken) {
                 self.actions.push_back(Action::KillChild(container, process, id));
             }
         } else if self.containers[&container].stage == Stage::Starting {
             self.end_container(container);
         } else {
-            // It did not return from its first request, or takes no orders: it would do so with the next ones.
+            // It did not return from a request of its own: it would not do so from the next ones.
             self.end_process(process);
         }
         self.look_for_idle(now, Some(container));

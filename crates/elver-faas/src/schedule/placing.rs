@@ -52,7 +52,9 @@ impl Schedule {
         let (owner, first_is_child) = (terms.owner.clone(), terms.first_is_child);
         let mut of_owner =
             self.containers.iter().filter(|(_, c)| c.owner == owner && c.stage != Stage::Ending);
-        let room = |c: &Container| c.processes.len() < self.terms.processes_max;
+        let room = |c: &Container| {
+            c.processes.len() < self.terms.processes_max && !self.has_all_requests(c)
+        };
         let (container, start) = match of_owner.find(|(_, c)| room(c)) {
             // One that is on its way is waited for, which takes less than another one.
             Some((_, c)) if c.stage == Stage::Starting => return None,
@@ -73,6 +75,12 @@ impl Schedule {
         Some((process, start))
     }
 
+    /// Whether a container has as many requests as it can take: one more would be kept from its own by the others.
+    fn has_all_requests(&self, container: &Container) -> bool {
+        let requests = container.processes.iter().map(|process| self.processes[process].requests());
+        requests.sum::<usize>() >= self.terms.container_requests_max
+    }
+
     /// A started process of the function: the Orchestrator Table is asked first for one that lacks the fewest of the
     /// connections, and of those that have as many, for one with the fewest requests.
     fn started(
@@ -89,7 +97,11 @@ impl Schedule {
         self.processes
             .iter()
             .filter(|(_, p)| p.function == function && p.stage == Stage::Running)
-            .filter(|(_, p)| self.containers[&p.container].stage == Stage::Running)
+            .filter(|(_, p)| !p.children.is_one_doubted())
+            .filter(|(_, p)| {
+                let home = &self.containers[&p.container];
+                home.stage == Stage::Running && !self.has_all_requests(home)
+            })
             .filter(|(_, p)| forks(p) || p.requests() == 0)
             .min_by_key(|(_, p)| (lacks(p), p.requests()))
             .map(|(id, p)| (*id, if forks(p) { Start::Fork } else { Start::Reuse }))

@@ -13,6 +13,7 @@ fn schedule() -> Schedule {
         containers_max: 2,
         owner_containers_max: 2,
         processes_max: 2,
+        container_requests_max: 6,
         requests_max: 12,
         keep_alive: Duration::from_secs(60),
         init_timeout: Duration::from_secs(10),
@@ -93,9 +94,7 @@ fn a_process_that_has_threads_has_one_request_at_a_time() {
     // It is at work on one of them before it is known that it has threads; the other one needs another place.
     schedule.take(NOW, process, Some(first)).unwrap();
     schedule.has_threads(NOW, process);
-    assert!(
-        matches!(&actions(&mut schedule)[..], [Action::Spawn(_, _, of, _)] if *of == second)
-    );
+    assert!(matches!(&actions(&mut schedule)[..], [Action::Spawn(_, _, of, _)] if *of == second));
     assert!(schedule.take(NOW, process, Some(second)).is_none());
     assert_eq!(schedule.answered(NOW, process, first), Some(Start::Reuse));
     // No child is waited for.
@@ -236,13 +235,52 @@ fn a_process_that_takes_no_orders_is_ended() {
     let late = NOW + Duration::from_secs(10);
     schedule.tick(late);
     let failure = Failure::NotStarted(Duration::from_secs(10));
-    let expected = [Action::Fail(request, failure), Action::KillProcess(container, process)];
+    let expected = [Action::Fail(request, failure), Action::KillChild(container, process, request)];
     assert_eq!(actions(&mut schedule), expected);
-    // Others are not handed to it while it ends, which is not ordered again.
+    // Others are not handed to it until it tells, and it is not ordered to end twice.
     schedule.request(late, "f", NONE).unwrap();
     assert!(matches!(actions(&mut schedule)[..], [Action::Spawn(..)]));
-    schedule.tick(late + Duration::from_secs(1));
+    schedule.tick(late + children::KILL);
+    assert_eq!(actions(&mut schedule), [Action::KillProcess(container, process)]);
+    schedule.tick(late + children::KILL + Duration::from_secs(1));
     assert_eq!(actions(&mut schedule), []);
+}
+
+#[test]
+fn a_child_that_takes_nothing_costs_its_brothers_nothing() {
+    let mut schedule = schedule();
+    schedule.terms.init_timeout = Duration::from_secs(2);
+    let (container, process) = cold(&mut schedule, "f");
+    let [slow, busy] = [(); 2].map(|()| schedule.request(NOW, "f", NONE).unwrap());
+    schedule.take(NOW, process, Some(busy)).unwrap();
+    actions(&mut schedule);
+    let late = NOW + Duration::from_secs(2);
+    schedule.tick(late);
+    let failure = Failure::NotStarted(Duration::from_secs(2));
+    let expected = [Action::Fail(slow, failure), Action::KillChild(container, process, slow)];
+    assert_eq!(actions(&mut schedule), expected);
+    schedule.child_ended(late, process, slow, "signal 9");
+    let next = schedule.request(late, "f", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), [Action::Fork(container, process, next, NONE)]);
+    assert_eq!(schedule.answered(late, process, busy), Some(Start::Fork));
+    schedule.child_ended(late, process, busy, "exit code 0");
+    schedule.child_ended(late, process, next, "exit code 0");
+    schedule.tick(late + children::KILL);
+    assert!(!actions(&mut schedule).contains(&Action::KillProcess(container, process)));
+}
+
+#[test]
+fn a_container_has_so_many_requests() {
+    let mut schedule = schedule();
+    schedule.terms.container_requests_max = 2;
+    schedule.terms.owner_containers_max = 1;
+    let (_, process) = cold(&mut schedule, "f");
+    let [first, _, third] = [(); 3].map(|()| schedule.request(NOW, "f", NONE).unwrap());
+    assert_eq!(actions(&mut schedule).len(), 2);
+    assert!(schedule.take(NOW, process, Some(third)).is_none());
+    schedule.take(NOW, process, Some(first)).unwrap();
+    schedule.answered(NOW, process, first).unwrap();
+    assert!(matches!(&actions(&mut schedule)[..], [Action::Fork(_, _, of, _)] if *of == third));
 }
 
 #[test]

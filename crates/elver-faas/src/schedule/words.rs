@@ -52,6 +52,8 @@ pub struct Terms {
     pub owner_containers_max: usize,
     /// INIT processes in one container.
     pub processes_max: usize,
+    /// Requests that one container's processes have at once.
+    pub container_requests_max: usize,
     /// Requests that wait or run.
     pub requests_max: usize,
     /// How long a container, and an INIT process, without requests is kept.
