@@ -12,6 +12,8 @@ use hyper::{HeaderMap, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::progress::Progress;
+
 /// How long a peer may take to send a body.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -31,6 +33,7 @@ pub(crate) struct NoBody {
 
 /// Answers the requests of one connection until it ends. Once `ended` is over, it ends with the answer to
 /// what has been asked. With `head_max`, it ends too where so long no head of a request has come, also between two requests.
+/// It ends in any case with a peer that takes none of its answer for [`WRITE_MAX`](crate::progress::WRITE_MAX).
 pub(crate) async fn converse<T, S, F>(
     stream: T,
     head_max: Option<Duration>,
@@ -49,7 +52,7 @@ pub(crate) async fn converse<T, S, F>(
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(head_max)
-            .serve_connection(TokioIo::new(stream), service)
+            .serve_connection(TokioIo::new(Progress::new(stream)), service)
     );
     // An error here is of the peer's connection, which ends with it.
     tokio::select! {
@@ -141,6 +144,35 @@ mod tests {
         };
         let (answer, ()) = tokio::join!(asking, conversation);
         answer
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_takes_nothing_of_its_answer_is_left() {
+        const LENGTH: usize = 1 << 20;
+        let large = |_| async { with_type(StatusCode::OK, "text/plain", vec![7; LENGTH].into()) };
+        for (pause, is_left) in [(Duration::from_secs(20), false), (Duration::from_secs(40), true)]
+        {
+            let (mut client, server) = tokio::io::duplex(64 << 10);
+            let reading = async move {
+                client.write_all(b"GET / HTTP/1.1
+Host: x
+Connection: close
+
+").await.unwrap();
+                let (mut answer, mut read) = (vec![0; LENGTH], 0);
+                loop {
+                    tokio::time::sleep(pause).await;
+                    match client.read(&mut answer).await {
+                        Ok(0) => return read,
+                        Ok(more) => read += more,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            };
+            let conversation = converse(server, None, large, std::future::pending());
+            let (read, ()) = tokio::join!(reading, conversation);
+            assert_eq!(read < LENGTH, is_left, "{read} after {pause:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -28,6 +28,7 @@ pub mod containers;
 mod http;
 pub mod init;
 pub mod orchestrator;
+mod progress;
 pub mod protocol;
 pub mod schedule;
 mod seccomp;

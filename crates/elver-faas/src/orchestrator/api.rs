@@ -184,7 +184,7 @@ async fn finish(
             start,
             launch: taken - pending.arrived,
             total: pending.arrived.elapsed(),
-            _room: body.room,
+            room: body.room,
         };
         // A caller that has gone needs no answer.
         let _ = pending.reply.send(Ok(answer));

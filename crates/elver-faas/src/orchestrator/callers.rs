@@ -1,4 +1,5 @@
-//! Who is connected to the front door: one user cannot take what there is for all.
+//! Who is connected to the front door: one user cannot take what there is for all, and all who may invoke nothing cannot take
+//! together what there is for those who may.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,6 +14,7 @@ use super::http::BODIES_MAX;
 struct Caller {
     connections: usize,
     bodies: Arc<Semaphore>,
+    is_stranger: bool,
 }
 
 /// Users who have connections.
@@ -31,21 +33,32 @@ pub(super) struct Connected {
 }
 
 impl Callers {
-    /// Each may have so many connections.
+    /// Each may have so many connections, and as many all who may invoke nothing together.
     pub(super) fn new(most: usize) -> Callers {
         Callers { most, of: Rc::default() }
     }
 
     /// One of a user more, unless he has as many as he may.
-    pub(super) fn connected(&self, uid: u32) -> Option<Connected> {
+    ///
+    /// # Errors
+    /// Why he gets none.
+    pub(super) fn connected(&self, uid: u32, is_stranger: bool) -> Result<Connected, &'static str> {
         let mut of = self.of.borrow_mut();
-        let new = || Caller { connections: 0, bodies: Arc::new(Semaphore::new(BODIES_MAX)) };
+        let strangers = of.values().filter(|caller| caller.is_stranger);
+        let of_strangers: usize = strangers.map(|caller| caller.connections).sum();
+        if is_stranger && of_strangers >= self.most {
+            return Err("all who may invoke nothing have as many connections as they may have");
+        }
+        let new = || {
+            let bodies = Arc::new(Semaphore::new(BODIES_MAX));
+            Caller { connections: 0, bodies, is_stranger }
+        };
         let caller = of.entry(uid).or_insert_with(new);
         if caller.connections >= self.most {
-            return None;
+            return Err("you have as many connections as one user may have");
         }
         caller.connections += 1;
-        Some(Connected { uid, bodies: caller.bodies.clone(), of: self.of.clone() })
+        Ok(Connected { uid, bodies: caller.bodies.clone(), of: self.of.clone() })
     }
 }
 
@@ -75,12 +88,23 @@ mod tests {
     #[test]
     fn one_user_has_so_many_and_others_theirs() {
         let callers = Callers::new(2);
-        let first = callers.connected(1).unwrap();
-        let _second = callers.connected(1).unwrap();
-        assert!(callers.connected(1).is_none());
-        assert!(callers.connected(2).is_some());
+        let first = callers.connected(1, false).unwrap();
+        let _second = callers.connected(1, false).unwrap();
+        assert!(callers.connected(1, false).is_err());
+        assert!(callers.connected(2, false).is_ok());
         drop(first);
-        assert!(callers.connected(1).is_some());
+        assert!(callers.connected(1, false).is_ok());
         assert_eq!(callers.of.borrow().len(), 1);
+    }
+
+    #[test]
+    fn all_who_may_invoke_nothing_have_as_many_as_one_user() {
+        let callers = Callers::new(2);
+        let first = callers.connected(1, true).unwrap();
+        let _second = callers.connected(2, true).unwrap();
+        assert!(callers.connected(3, true).is_err());
+        assert!(callers.connected(4, false).is_ok());
+        drop(first);
+        assert!(callers.connected(3, true).is_ok());
     }
 }

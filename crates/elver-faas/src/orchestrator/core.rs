@@ -59,8 +59,8 @@ pub(super) struct Answer {
     pub(super) start: Start,
     pub(super) launch: Duration,
     pub(super) total: Duration,
-    /// The body's, until the caller has it.
-    pub(super) _room: OwnedSemaphorePermit,
+    /// The body's among those of the container.
+    pub(super) room: OwnedSemaphorePermit,
 }
 
 /// A request whose caller waits.
@@ -70,8 +70,6 @@ pub(super) struct Pending {
     pub(super) reply: oneshot::Sender<Result<Answer, Failure>>,
     pub(super) arrived: Instant,
     pub(super) taken: Option<Instant>,
-    /// The body's.
-    pub(super) _room: OwnedSemaphorePermit,
 }
 
 /// What a container's processes may have at once.

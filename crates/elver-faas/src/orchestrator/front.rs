@@ -23,14 +23,12 @@ use crate::accepting;
 use crate::client::{
     DESTINATIONS_HEADER, ERROR_HEADER, LAUNCH_HEADER, Listing, START_HEADER, TOTAL_HEADER,
 };
+use crate::config::Owner;
 use crate::protocol::CONNECTIONS_MAX;
 use crate::schedule::Failure;
 
 /// How long a caller may be silent between two requests, and take to send the head of one.
 const HEAD_MAX: Duration = Duration::from_secs(10);
-
-/// What one is told who has as many connections as he may.
-const TOO_MANY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 90\r\n\r\n{\"errorType\":\"TooMany\",\"errorMessage\":\"you have as many connections as one user may have\"}";
 
 /// Listens; all of the host's users may ask, and each is told what he may have. Once `ending` is dropped, it ends when what
 /// has been asked is answered.
@@ -64,10 +62,13 @@ async fn serve(
         };
         while connections.try_join_next().is_some() {}
         let Ok(uid) = stream.peer_cred().map(|cred| cred.uid()) else { continue };
-        let Some(caller) = callers.connected(uid) else {
-            // One that has not asked yet cannot be told more than fits at once.
-            let _ = stream.try_write(TOO_MANY);
-            continue;
+        let caller = match callers.connected(uid, is_stranger(&orchestrator, uid)) {
+            Ok(caller) => caller,
+            Err(why) => {
+                // One that has not asked yet cannot be told more than fits at once.
+                let _ = stream.try_write(too_many(why).as_bytes());
+                continue;
+            }
         };
         let (orchestrator, mut ended) = (orchestrator.clone(), ended.clone());
         connections.spawn_local(async move {
@@ -79,6 +80,15 @@ async fn serve(
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
+}
+
+/// What one is told who has as many connections as he may.
+fn too_many(why: &str) -> String {
+    let body = format!("{{\"errorType\":\"TooMany\",\"errorMessage\":\"{why}\"}}");
+    let length = body.len();
+    format!(
+        "HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
 }
 
 async fn answer(
@@ -121,6 +131,7 @@ async fn invoke(
             return http::unread(request, reply).await;
         }
     };
+    let his = bodies.clone();
     let body = match http::body(request, bodies).await {
         Ok(body) => body,
         Err(reply) => return *reply,
@@ -132,10 +143,11 @@ async fn invoke(
         Err(failure) => return refused(&failure),
     };
     // Nothing else has run since, so that nobody can have taken it yet.
-    let pending = Pending { body: body.bytes, reply, arrived, taken: None, _room: body.room };
+    let body = http::kept(body.bytes, body.room);
+    let pending = Pending { body, reply, arrived, taken: None };
     orchestrator.state.borrow_mut().pending.insert(id, pending);
     match answered.await {
-        Ok(Ok(answer)) => result(answer),
+        Ok(Ok(answer)) => result(answer, his).await,
         Ok(Err(failure)) => refused(&failure),
         Err(_) => http::failure(StatusCode::SERVICE_UNAVAILABLE, "Ended", "the orchestrator ends"),
     }
@@ -158,6 +170,13 @@ fn destinations(request: &Request<Incoming>) -> Result<BTreeSet<String>, String>
         Some(gid) => Err(format!("{DESTINATIONS_HEADER} has {gid:?}, which is no GID")),
         None => Ok(gids),
     }
+}
+
+/// Who may invoke nothing: neither root nor the orchestrator's own user, no owner, and nobody whom one named.
+fn is_stranger(orchestrator: &Orchestrator, caller: u32) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    let is_owners = |owner: &Owner| owner.uid == caller || owner.callers.contains(&caller);
+    ![0, own].contains(&caller) && !orchestrator.config.owners.values().any(is_owners)
 }
 
 /// Root, the orchestrator's own user, the function's owner, and whom its owner named.
@@ -184,8 +203,13 @@ fn list(orchestrator: &Orchestrator, caller: u32) -> Reply {
     http::json(StatusCode::OK, &listing)
 }
 
-fn result(answer: Answer) -> Reply {
-    let mut reply = http::with_type(StatusCode::OK, &answer.content_type, answer.body);
+/// An answer, among the caller's bodies: what he does not read is no longer its container's.
+async fn result(answer: Answer, bodies: Arc<Semaphore>) -> Reply {
+    let Some(body) = http::hand_on(answer.body, answer.room, bodies).await else {
+        let what = "you have as many bytes of answers as one caller may have, and read none";
+        return http::failure(StatusCode::TOO_MANY_REQUESTS, "TooMany", what);
+    };
+    let mut reply = http::with_type(StatusCode::OK, &answer.content_type, body);
     let headers = reply.headers_mut();
     for (name, value) in [
         (START_HEADER, answer.start.to_string()),

@@ -11,6 +11,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::http;
+use crate::progress::WRITE_MAX;
 pub(super) use crate::http::{Reply, converse, json, with_type};
 
 /// The largest request or response of a function, in bytes: Lambda's own limit.
@@ -44,6 +45,36 @@ pub(super) struct Whole {
     pub(super) trailers: Option<HeaderMap>,
     /// Its part of what there may be, for as long as the bytes are kept.
     pub(super) room: OwnedSemaphorePermit,
+}
+
+/// Bytes, and their part of what there may be.
+struct Kept {
+    bytes: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The same bytes, which have their room until the last of them is dropped: those of an answer when they have been written.
+pub(super) fn kept(bytes: Bytes, room: OwnedSemaphorePermit) -> Bytes {
+    Bytes::from_owner(Kept { bytes, _room: room })
+}
+
+/// Bytes that were part of somebody's, as part of another one's, once he has room for them. `None` if he has none for as long
+/// as who takes nothing is waited for.
+pub(super) async fn hand_on(
+    bytes: Bytes,
+    room: OwnedSemaphorePermit,
+    to: Arc<Semaphore>,
+) -> Option<Bytes> {
+    let more = to.acquire_many_owned(bytes.len() as u32);
+    let his = tokio::time::timeout(WRITE_MAX, more).await.ok()?.ok()?;
+    drop(room);
+    Some(kept(bytes, his))
 }
 
 /// A request's body, once there is room for it, or what to answer instead.
@@ -87,4 +118,27 @@ pub(super) async fn reason(request: Request<Incoming>, most: usize) -> String {
 /// An error in the form that Lambda has for it.
 pub(super) fn failure(status: StatusCode, kind: &str, what: &str) -> Reply {
     json(status, &serde_json::json!({"errorType": kind, "errorMessage": what}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_the_callers_until_it_is_written() {
+        let (containers, callers) = (Arc::new(Semaphore::new(10)), Arc::new(Semaphore::new(6)));
+        let room = || containers.clone().try_acquire_many_owned(5).unwrap();
+        let body = Bytes::from_static(b"12345");
+        let first = hand_on(body.clone(), room(), callers.clone()).await.unwrap();
+        assert_eq!((containers.available_permits(), callers.available_permits()), (10, 1));
+        // One who takes nothing holds up nobody for ever.
+        assert!(hand_on(body.clone(), room(), callers.clone()).await.is_none());
+        assert_eq!(containers.available_permits(), 10);
+        let part = first.slice(1..);
+        drop(first);
+        assert_eq!(callers.available_permits(), 1);
+        drop(part);
+        assert!(hand_on(body, room(), callers.clone()).await.is_some());
+        assert_eq!(callers.available_permits(), 6);
+    }
 }

@@ -147,6 +147,35 @@ fn a_child_that_answers_and_goes_on_is_ended() {
 }
 
 #[test]
+fn a_handler_with_threads_has_them_in_each_request() {
+    let mut platform = Platform::start("", &python("xaver", 61_062, &["pools"]));
+    let (_, first) = platform.answer("xaver-pools", json!(0));
+    for event in 1..4 {
+        // It may have been handed the second before it told of its threads.
+        let (start, answer) = platform.answer("xaver-pools", json!(event));
+        assert_eq!(answer, json!([event, first[1]]));
+        assert!(event == 1 || start == Start::Reuse, "{start}");
+    }
+    // At once, each has a process that is at no other.
+    let asked: Vec<_> = (0..4).map(|i| platform.invoke_beside("xaver-pools", json!(i))).collect();
+    for (event, asked) in asked.into_iter().enumerate() {
+        let answer: serde_json::Value =
+            serde_json::from_slice(&asked.join().unwrap().unwrap().body).unwrap();
+        assert_eq!(answer[0], json!(event));
+    }
+    // A successor knows of the threads too.
+    let before = platform.list().processes.len();
+    platform.kill();
+    platform.start_again();
+    wait_for("the container to be found", || {
+        (platform.list().processes.len() == before).then_some(())
+    });
+    assert_eq!(platform.answer("xaver-pools", json!(9)).0, Start::Reuse);
+    platform.end();
+    wait_for_processes(61_062, 0);
+}
+
+#[test]
 fn a_connection_that_is_lost_while_a_handler_works_is_made_anew() {
     let mut platform = Platform::start("", &python("rosa", 61_042, &["cuts"]));
     platform.answer("rosa-cuts", json!(null));
