@@ -59,14 +59,21 @@ class Context:
     """What a handler learns of its invocation, with the names that Lambda's Python has for it; and its RDMA."""
 
     def __init__(self, headers):
+        # Of what Lambda has and nobody here, there is nothing.
+        self.identity = self.client_context = None
         self.aws_request_id = headers["Lambda-Runtime-Aws-Request-Id"]
         self.invoked_function_arn = headers["Lambda-Runtime-Invoked-Function-Arn"]
         self.function_name = os.environ["AWS_LAMBDA_FUNCTION_NAME"]
         self.function_version = "$LATEST"
+        self.log_group_name = os.environ["AWS_LAMBDA_LOG_GROUP_NAME"]
+        self.log_stream_name = os.environ["AWS_LAMBDA_LOG_STREAM_NAME"]
         self.memory_limit_in_mb = os.environ["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"]
         self.deadline_ms = int(headers["Lambda-Runtime-Deadline-Ms"])
         self.start = headers["Elver-Start"]
         self.destinations = os.environ["ELVER_DESTINATIONS"].split()
+
+    def log(self, message):
+        print(message, end="")
 
     def get_remaining_time_in_millis(self):
         return max(0, self.deadline_ms - int(time.time() * 1000))
@@ -110,6 +117,14 @@ def look_for_threads():
             return False
         time.sleep(LOOK_S)
     return True
+
+
+def plain(value):
+    """What JSON has no form for, as Lambda writes it."""
+    decimal = sys.modules.get("decimal")
+    if decimal and isinstance(value, decimal.Decimal):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 class Init:
@@ -254,7 +269,7 @@ class Init:
 
 def load():
     """The handler that the environment names."""
-    module, function = os.environ["_HANDLER"].rsplit(".", 1)
+    module, function = os.environ["_HANDLER"].replace("/", ".").rsplit(".", 1)
     __import__(module)
     return getattr(sys.modules[module], function)
 
@@ -275,7 +290,7 @@ def run_one(handler, request):
     base = f"invocation/{context.aws_request_id}/"
     end = "response"
     try:
-        result = json.dumps(handler(json.loads(event or b"null"), context)).encode()
+        result = json.dumps(handler(json.loads(event or b"null"), context), default=plain).encode()
         if len(result) > ANSWER_MAX:
             raise ValueError(f"an answer has at most {ANSWER_MAX} bytes; this one has {len(result)}")
     except BaseException as error:

@@ -194,11 +194,14 @@ fn command(spawn: &Spawn) -> io::Result<Command> {
         RuntimeKind::Python | RuntimeKind::Native | RuntimeKind::Program => "python",
     };
     command
-        .current_dir("/tmp")
+        // As at Lambda, whose functions open what they bring by its name.
+        .current_dir(&code)
         .env("LAMBDA_TASK_ROOT", &code)
         .env("_HANDLER", &spawn.handler)
         .env("AWS_LAMBDA_FUNCTION_NAME", &spawn.function)
         .env("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST")
+        .env("AWS_LAMBDA_LOG_GROUP_NAME", format!("/elver/{}", spawn.function))
+        .env("AWS_LAMBDA_LOG_STREAM_NAME", spawn.process.0.to_string())
         .env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", (spawn.memory_max >> 20).to_string())
         .env("AWS_LAMBDA_INITIALIZATION_TYPE", initialization)
         .env("PYTHONDONTWRITEBYTECODE", "1")

@@ -149,6 +149,35 @@ fn does_the_same(platform: &str, owner: &str, uid: u32) {
 }
 
 #[test]
+fn what_was_written_for_lambda_finds_its_files_and_names() {
+    const HANDLER: &str = r#"
+import decimal, os
+def handler(event, context):
+    context.log("logged\n")
+    return {
+        "text": open("text.txt").read(), "here": os.getcwd(), "half": decimal.Decimal("0.5"),
+        "nothing": [context.identity, context.client_context],
+        "log": [context.log_group_name, type(context.log_stream_name).__name__],
+    }
+"#;
+    let functions = python("rita", 61_063, &["x"]).replace("handlers.x", "parts/inner.handler");
+    let platform = Platform::start("", &functions);
+    let parts = platform.code().join("parts");
+    std::fs::create_dir(&parts).unwrap();
+    std::fs::write(parts.join("inner.py"), HANDLER).unwrap();
+    std::fs::write(platform.code().join("text.txt"), "brought").unwrap();
+    for _ in 0..2 {
+        let (_, answer) = platform.answer("rita-x", json!(null));
+        let expected = json!({
+            "text": "brought", "here": "/var/task/rita-x", "half": 0.5, "nothing": [null, null],
+            "log": ["/elver/rita-x", "str"],
+        });
+        assert_eq!(answer, expected);
+    }
+    wait_for("the log", || platform.logs().contains("logged\n").then_some(()));
+}
+
+#[test]
 fn podman_does_the_same() {
     // Its own choice, crun, refuses hosts whose cgroups are hybrid.
     does_the_same("runtime = [\"podman\", \"--runtime=runc\"]", "judy", 61_009);
