@@ -18,8 +18,8 @@ import zipfile
 sys.path.insert(1, "/opt/elver")
 os.environ.setdefault("ELVER_SOCKET", "/run/elver/elverd.sock")
 
+import _elver_strays as strays
 import elver_context
-import strays
 
 # How long an activation may take that has no deadline, in seconds: OpenWhisk's most.
 TIME_MAX_S = 300

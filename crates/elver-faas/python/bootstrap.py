@@ -17,8 +17,8 @@ import time
 import traceback
 from collections import deque
 
+import _elver_strays as strays
 import elver_context
-import strays
 
 API = "/2018-06-01/runtime/"
 

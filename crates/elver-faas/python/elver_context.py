@@ -10,7 +10,7 @@ import select
 import sys
 import time
 
-from assignments import Assignments
+from _elver_assignments import Assignments
 
 NODE = os.environ["ELVER_SOCKET"]
 

@@ -20,11 +20,11 @@ const PREFIX: &str = "elver-faas-";
 const BOOTSTRAP: &str = include_str!("../python/bootstrap.py");
 
 /// What it has of RDMA.
-const ASSIGNMENTS: &str = include_str!("../python/assignments.py");
+const ASSIGNMENTS: &str = include_str!("../python/_elver_assignments.py");
 const CONTEXT: &str = include_str!("../python/elver_context.py");
 
 /// What ends that a child leaves behind.
-const STRAYS: &str = include_str!("../python/strays.py");
+const STRAYS: &str = include_str!("../python/_elver_strays.py");
 
 /// How long an orchestrator waits for what another one's last commands are about.
 const LOCK_MAX: Duration = Duration::from_secs(5);
@@ -90,9 +90,9 @@ impl StateDirectory {
         let installed = [
             ("elver-init", Some(&init[..]), 0o755),
             ("bootstrap.py", Some(BOOTSTRAP.as_bytes()), 0o644),
-            ("assignments.py", Some(ASSIGNMENTS.as_bytes()), 0o644),
+            ("_elver_assignments.py", Some(ASSIGNMENTS.as_bytes()), 0o644),
             ("elver_context.py", Some(CONTEXT.as_bytes()), 0o644),
-            ("strays.py", Some(STRAYS.as_bytes()), 0o644),
+            ("_elver_strays.py", Some(STRAYS.as_bytes()), 0o644),
             (MODULE, module.as_deref(), 0o644),
         ];
         state.replaced = state.count_replaced(&installed)?;

@@ -22,9 +22,9 @@ struct Brought {
 /// Our launcher of actions in Python, and what it imports.
 const LAUNCHER: [(&str, &str); 4] = [
     ("action.py", include_str!("../../python/action.py")),
-    ("assignments.py", include_str!("../../python/assignments.py")),
+    ("_elver_assignments.py", include_str!("../../python/_elver_assignments.py")),
     ("elver_context.py", include_str!("../../python/elver_context.py")),
-    ("strays.py", include_str!("../../python/strays.py")),
+    ("_elver_strays.py", include_str!("../../python/_elver_strays.py")),
 ];
 
 /// An action's code.

@@ -62,7 +62,7 @@ fn what_was_made_otherwise_than_today_is_ended() {
     start_otherwise(&|p| p.configure("memory_mb = 400", "memory_mb = 300"), 300, Start::Cold);
     // Programs that it runs are replaced, as by a newer version.
     let replace = |platform: &Platform| {
-        let program = platform.directory.path().join("state/programs/strays.py");
+        let program = platform.directory.path().join("state/programs/_elver_strays.py");
         std::fs::write(program, "# Of an older version").unwrap();
     };
     start_otherwise(&replace, 300, Start::Cold);

@@ -178,6 +178,21 @@ def handler(event, context):
 }
 
 #[test]
+fn a_functions_modules_are_its_own_whatever_their_names() {
+    let functions = python("sven", 61_064, &["x"]).replace("handlers.x", "assignments.handler");
+    let platform = Platform::start("", &functions);
+    for (name, text) in [
+        ("assignments.py", "import strays\ndef handler(event, context):\n    return strays.OURS\n"),
+        ("strays.py", "OURS = \"the function's\"\n"),
+    ] {
+        std::fs::write(platform.code().join(name), text).unwrap();
+    }
+    for expected in [Start::Cold, Start::Fork] {
+        assert_eq!(platform.answer("sven-x", json!(null)), (expected, json!("the function's")));
+    }
+}
+
+#[test]
 fn podman_does_the_same() {
     // Its own choice, crun, refuses hosts whose cgroups are hybrid.
     does_the_same("runtime = [\"podman\", \"--runtime=runc\"]", "judy", 61_009);
