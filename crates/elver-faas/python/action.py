@@ -85,6 +85,15 @@ def call(function, request):
     return answer + b"\n"
 
 
+def with_request(answer, line):
+    """The answer to a line, which may be of a form that Python does not take: too deep, or with too long numbers."""
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return failure(f"the request cannot be read: {error}") + b"\n"
+    return answer(request)
+
+
 def failure(what):
     return json.dumps({"error": what}, ensure_ascii=False).encode()
 
@@ -111,7 +120,7 @@ class Init:
         if self.ready.ahead:
             self.ready.ahead.settle()
         for line in self.requests:
-            self.answer(self.activate(json.loads(line)))
+            self.answer(with_request(self.activate, line))
 
     def answer(self, line):
         with memoryview(line) as left:
@@ -200,7 +209,7 @@ def main():
         init.serve()
     else:
         for line in requests:
-            init.answer(call(function, json.loads(line)))
+            init.answer(with_request(lambda request: call(function, request), line))
 
 
 main()

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
 use serde::Deserialize;
-use serde_json::{Map, Value};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::process::{Child, ChildStdin, Command};
@@ -112,14 +111,15 @@ impl Launcher {
         }
     }
 
-    /// Hands it a request, and waits for the answer.
+    /// Hands it a request in JSON as it is, and waits for the answer.
     pub(super) async fn interact(
         &mut self,
-        request: &Map<String, Value>,
+        request: &[u8],
         most: Duration,
     ) -> Result<Vec<u8>, NoAnswer> {
-        // What is written anew has no line's end within.
-        let mut line = serde_json::to_vec(request).map_err(|_| NoAnswer::Died)?;
+        // A line's end stands between words alone: within a string JSON has none.
+        let blank = |byte: &u8| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte };
+        let mut line: Vec<u8> = request.iter().map(blank).collect();
         line.push(b'\n');
         let written = tokio::time::timeout(most, self.orders.write_all(&line)).await;
         match written {

@@ -28,7 +28,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, StatusCode};
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, Semaphore, watch};
@@ -206,25 +208,23 @@ impl Proxy {
     }
 
     async fn run(&mut self, body: &[u8]) -> Reply {
-        let Ok(request) = serde_json::from_slice::<Map<String, Value>>(body) else {
+        let Some(request) = Activation::parse(body) else {
             return failure(StatusCode::BAD_REQUEST, "Error unmarshaling request: it is no object");
         };
         let Some(launcher) = &mut self.launcher else {
             return failure(StatusCode::INTERNAL_SERVER_ERROR, "no action defined yet");
         };
-        let most = time_left(&request).unwrap_or(RUN_TIME_MAX) + GRACE;
-        let answered = launcher.interact(&request, most).await;
+        let most = request.time_left().unwrap_or(RUN_TIME_MAX) + GRACE;
+        let answered = launcher.interact(body, most).await;
         mark();
         match answered {
-            Ok(answer) => match serde_json::from_slice(&answer) {
-                Ok(Value::Object(_) | Value::Array(_)) => {
-                    http::with_type(StatusCode::OK, "application/json", Bytes::from(answer))
-                }
-                _ => failure(
-                    StatusCode::BAD_GATEWAY,
-                    "The action did not return a dictionary or array.",
-                ),
-            },
+            Ok(answer) if is_answer(&answer) => {
+                http::with_type(StatusCode::OK, "application/json", Bytes::from(answer))
+            }
+            Ok(_) => failure(
+                StatusCode::BAD_GATEWAY,
+                "The action did not return a dictionary or array.",
+            ),
             Err(why) => {
                 if let Some(launcher) = self.launcher.take() {
                     launcher.end();
@@ -239,15 +239,38 @@ impl Proxy {
     }
 }
 
-/// How long until the deadline that a request names, in milliseconds of the epoch.
-fn time_left(request: &Map<String, Value>) -> Option<Duration> {
-    let deadline = match request.get("deadline")? {
-        Value::String(text) => text.parse().ok()?,
-        Value::Number(number) => number.as_u64()?,
-        _ => return None,
-    };
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
-    Some(Duration::from_millis(deadline).saturating_sub(now).min(RUN_TIME_MAX))
+/// Whether it is an object or an array in JSON.
+fn is_answer(line: &[u8]) -> bool {
+    matches!(line.trim_ascii_start().first(), Some(b'{' | b'['))
+        && serde_json::from_slice::<IgnoredAny>(line).is_ok()
+}
+
+/// What is looked at of a request. The action has it as it came: read and written anew, its numbers might be others.
+#[derive(Debug, Deserialize)]
+struct Activation {
+    #[serde(default)]
+    deadline: Value,
+}
+
+impl Activation {
+    /// `None` of what is no object in JSON.
+    fn parse(body: &[u8]) -> Option<Activation> {
+        let text = std::str::from_utf8(body).ok()?;
+        // An array of one would be taken for a structure.
+        let is_object = text.trim_start().starts_with('{');
+        is_object.then(|| serde_json::from_str(text).ok()).flatten()
+    }
+
+    /// How long until the deadline that it names, in milliseconds of the epoch.
+    fn time_left(&self) -> Option<Duration> {
+        let deadline = match &self.deadline {
+            Value::String(text) => text.parse().ok()?,
+            Value::Number(number) => number.as_u64()?,
+            _ => return None,
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+        Some(Duration::from_millis(deadline).saturating_sub(now).min(RUN_TIME_MAX))
+    }
 }
 
 /// Ends the activation's log. Nobody may listen to it.

@@ -133,6 +133,25 @@ fn response(mut stream: TcpStream) -> (u16, Value) {
 }
 
 #[test]
+fn what_an_action_is_given_is_what_was_sent() {
+    let action = Action::of(40, "def main(args):\n    return {'seen': repr(args)}\n");
+    // Beyond 64 bits, beyond what is printed of a double, in an order of their own, and over several lines.
+    let sent = "{\n \"value\":\r\n {\"z\": 123456789012345678901234567890, \"a\": 0.1000000000000000055,\n \"s\": \"\\ud800\", \"\": []}}";
+    let seen = r"{'z': 123456789012345678901234567890, 'a': 0.1, 's': '\ud800', '': []}";
+    let (status, answer, _) = action.run_whole(sent);
+    assert_eq!((status, &answer), (200, &json!({"seen": seen})));
+    // What Python does not take is its request's failure, and no more.
+    let deep = format!("{{\"value\": {}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let (status, answer, _) = action.run_whole(&deep);
+    let said = answer["error"].as_str().unwrap_or_default();
+    assert!(status == 200 && said.contains("cannot be read"), "{status}: {answer}");
+    for none in ["[1]", "1", "{\"value\": 1} 2", "{\"value\": nothing}", ""] {
+        assert_eq!(action.post("/run", none).0, 400, "{none}");
+    }
+    assert_eq!(action.run(json!({})).0, 200);
+}
+
+#[test]
 fn an_action_is_initialized_once_and_each_run_is_a_fork() {
     let action = Action::start(1, &[]);
     let (status, error) = action.post("/run", "{\"value\":{}}");
