@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::thread;
 
 use elver::{Gid, Session};
@@ -16,7 +16,11 @@ use crate::protocol::NODE_SOCKET;
 use crate::schedule::ProcessId;
 
 /// Begins, where there are destinations and a node. What the node knows then is told to `events`.
-pub(super) fn start(process: ProcessId, destinations: &[String], events: Option<Sender<Event>>) {
+pub(super) fn start(
+    process: ProcessId,
+    destinations: &[String],
+    events: Option<SyncSender<Event>>,
+) {
     let socket = Path::new(NODE_SOCKET);
     if destinations.is_empty() || !socket.exists() {
         return;

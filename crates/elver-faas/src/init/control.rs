@@ -5,7 +5,7 @@ use std::io::{self, BufReader};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::protocol::{CONTROL_SOCKET, receive};
 /// How long to wait until the next attempt.
 const AGAIN: Duration = Duration::from_millis(50);
 
-pub(super) fn start(sockets: &Path, events: Sender<Event>) -> io::Result<()> {
+pub(super) fn start(sockets: &Path, events: SyncSender<Event>) -> io::Result<()> {
     let path = sockets.join(CONTROL_SOCKET);
     let serve = move || {
         while connect(&path, &events) {
@@ -27,7 +27,7 @@ pub(super) fn start(sockets: &Path, events: Sender<Event>) -> io::Result<()> {
 }
 
 /// Listens to one orchestrator until it is gone. Whether another one is of use.
-fn connect(path: &PathBuf, events: &Sender<Event>) -> bool {
+fn connect(path: &PathBuf, events: &SyncSender<Event>) -> bool {
     let Ok(stream) = UnixStream::connect(path) else { return true };
     let Ok(reading) = stream.try_clone() else { return true };
     if events.send(Event::Orchestrator(stream)).is_err() {

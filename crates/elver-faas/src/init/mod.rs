@@ -19,12 +19,13 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Sender, SyncSender};
 
 use crate::protocol::{
     CHILDREN_MAX, CONNECTIONS_MAX, Order, Report, RuntimeOrder, RuntimeReport, SOCKETS, Spawn, send,
 };
 use crate::schedule::{Found, ProcessId};
+use elver::Gid;
 use elver_handler::strays;
 use event::Event;
 use log::say;
@@ -34,6 +35,12 @@ use rustix::process::{
     DumpableBehavior, Resource, Rlimit, Signal, kill_process, set_child_subreaper,
     set_dumpable_behavior, setrlimit,
 };
+
+/// What threads have told that is not done yet; a runtime that tells faster than that waits.
+const EVENTS_MAX: usize = 256;
+
+/// How much is told of why something ended, in bytes.
+const REASON_MAX: usize = 2000;
 
 /// Becomes a program, in place of this one: it may map so many bytes of memory, and if it `keeps`, what its processes
 /// leave becomes its own.
@@ -62,7 +69,7 @@ pub fn run() -> std::io::Result<()> {
     // Functions run as the same user, and could reach into this process's files and memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     log::start()?;
-    let (events, seen) = mpsc::channel();
+    let (events, seen) = mpsc::sync_channel(EVENTS_MAX);
     let sockets = Path::new(SOCKETS);
     control::start(sockets, events.clone())?;
     let reaper = reaper::start(events.clone())?;
@@ -77,7 +84,7 @@ pub fn run() -> std::io::Result<()> {
 struct Init {
     orchestrator: Option<UnixStream>,
     processes: BTreeMap<ProcessId, Runtime>,
-    events: Sender<Event>,
+    events: SyncSender<Event>,
     reaper: Sender<()>,
     relays: Relays,
 }
@@ -117,6 +124,7 @@ impl Init {
                 if let Some(runtime) = self.processes.get_mut(&process) {
                     runtime.children.remove(&request);
                 }
+                let why = why.get(..why.floor_char_boundary(REASON_MAX)).unwrap_or_default().into();
                 self.tell(&Report::ChildEnded { process, request, why });
             }
             Event::Runtime(process, RuntimeReport::HasThreads) => {
@@ -134,10 +142,14 @@ impl Init {
             Event::Runtime(process, RuntimeReport::Connected(connections))
             | Event::Connected(process, connections) => {
                 if let Some(runtime) = self.processes.get_mut(&process) {
+                    // The handler can write there too, of any length and as often as it likes.
+                    let is_gid = |text: &String| text.parse::<Gid>().is_ok();
                     let connections: BTreeSet<String> =
-                        connections.into_iter().take(CONNECTIONS_MAX).collect();
-                    runtime.connections = connections.clone();
-                    self.tell(&Report::Connected { process, connections });
+                        connections.into_iter().filter(is_gid).take(CONNECTIONS_MAX).collect();
+                    if runtime.connections != connections {
+                        runtime.connections = connections.clone();
+                        self.tell(&Report::Connected { process, connections });
+                    }
                 }
             }
         }
@@ -226,23 +238,50 @@ mod tests {
     use crate::protocol::receive;
     use crate::schedule::RequestId;
 
+    /// With one runtime, and where its reports come.
+    fn init(process: ProcessId, runtime: Runtime) -> (Init, BufReader<UnixStream>) {
+        let (orchestrator, reports) = UnixStream::pair().unwrap();
+        let init = Init {
+            orchestrator: Some(orchestrator),
+            processes: [(process, runtime)].into(),
+            events: mpsc::sync_channel(EVENTS_MAX).0,
+            reaper: mpsc::channel().0,
+            relays: Relays::start().unwrap(),
+        };
+        (init, BufReader::new(reports))
+    }
+
+    #[test]
+    fn what_a_handler_says_for_its_runtime_has_a_bound() {
+        let own = rustix::process::getpid();
+        let (orders, _unread) = UnixStream::pair().unwrap();
+        let process = ProcessId(7);
+        let (mut init, mut reports) = init(process, Runtime::with_orders(own, orders).unwrap());
+        let gids: BTreeSet<String> = ["10.0.0.2".into(), "x".repeat(1 << 19)].into();
+        for _ in 0..1000 {
+            let connected = RuntimeReport::Connected(gids.clone());
+            init.handle(Event::Runtime(process, connected));
+        }
+        let why = "\u{e9}".repeat(1 << 18);
+        init.handle(Event::Runtime(process, RuntimeReport::Ended(RequestId(1), why)));
+        drop(init);
+        let connections = BTreeSet::from(["10.0.0.2".to_string()]);
+        let expected = Report::Connected { process, connections };
+        assert_eq!(receive(&mut reports).unwrap(), Some(expected));
+        match receive(&mut reports).unwrap() {
+            Some(Report::ChildEnded { why, .. }) => assert_eq!(why.len(), REASON_MAX),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(receive::<Report>(&mut reports).unwrap(), None);
+    }
+
     #[test]
     fn a_runtime_that_takes_no_orders_is_ended() {
-        let (events, seen) = mpsc::channel();
-        let (reaper, _) = mpsc::channel();
-        let (orchestrator, reports) = UnixStream::pair().unwrap();
         let mut sleeping = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
         let (orders, _unread) = UnixStream::pair().unwrap();
         let pid = rustix::process::Pid::from_child(&sleeping);
         let process = ProcessId(7);
-        let runtime = Runtime::with_orders(pid, orders).unwrap();
-        let mut init = Init {
-            orchestrator: Some(orchestrator),
-            processes: [(process, runtime)].into(),
-            events,
-            reaper,
-            relays: Relays::start().unwrap(),
-        };
+        let (mut init, mut reports) = init(process, Runtime::with_orders(pid, orders).unwrap());
         let destinations: BTreeSet<String> = (0..CONNECTIONS_MAX).map(|n| n.to_string()).collect();
         // More than any socket holds.
         let request = (0..100_000).map(RequestId).find(|request| {
@@ -255,7 +294,6 @@ mod tests {
         assert_eq!(status, Some(Signal::KILL.as_raw()));
         init.handle(Event::Reaped(pid, "signal 9".into()));
         drop(init);
-        let mut reports = BufReader::new(reports);
         // Its requests fail with it, and no other is placed on it meanwhile.
         match receive(&mut reports).unwrap() {
             Some(Report::ProcessEnded { process: of, why }) => {
@@ -264,6 +302,5 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
-        assert!(seen.try_recv().is_err());
     }
 }

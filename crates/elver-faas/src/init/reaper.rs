@@ -1,7 +1,7 @@
 //! The first process of a container is the parent of all that lost theirs: it waits for every end.
 
 use std::io;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Sender, SyncSender};
 use std::thread;
 
 use rustix::process::{WaitOptions, WaitStatus, wait};
@@ -9,7 +9,7 @@ use rustix::process::{WaitOptions, WaitStatus, wait};
 use super::event::Event;
 
 /// Starts to wait. What comes back is to be told of each process that was started.
-pub(super) fn start(events: Sender<Event>) -> io::Result<Sender<()>> {
+pub(super) fn start(events: SyncSender<Event>) -> io::Result<Sender<()>> {
     let (started, processes) = mpsc::channel::<()>();
     let serve = move || {
         // Between two starts there may be no child to wait for.

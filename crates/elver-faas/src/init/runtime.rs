@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl Runtime {
     /// Starts it, and hears its reports.
     pub(super) fn start(
         spawn: &Spawn,
-        events: &Sender<Event>,
+        events: &SyncSender<Event>,
         relays: &Relays,
     ) -> io::Result<Runtime> {
         let mut command = command(spawn)?;

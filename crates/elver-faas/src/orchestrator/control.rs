@@ -21,6 +21,9 @@ use crate::schedule::{ContainerId, Found};
 /// How long a container that was found running may take to connect.
 const FOUND_MAX: Duration = Duration::from_secs(5);
 
+/// Reports of one container after which others are served: what has been read of them already asks for no wait.
+const REPORTS_AT_ONCE: usize = 32;
+
 /// Serves a container until it ends.
 pub(super) async fn serve(
     orchestrator: Rc<Orchestrator>,
@@ -79,8 +82,13 @@ async fn hear(
         Expected::New => orchestrator.with(|schedule, now| schedule.container_runs(now, id)),
         Expected::Found(_) => adopt(orchestrator, id, processes),
     }
+    let mut heard: usize = 0;
     while let Some(report) = receive(&mut reading).await? {
         handle(orchestrator, id, report);
+        heard = heard.wrapping_add(1);
+        if heard.is_multiple_of(REPORTS_AT_ONCE) {
+            tokio::task::yield_now().await;
+        }
     }
     Ok(())
 }
