@@ -14,6 +14,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::progress::Progress;
 
+/// What heads of requests may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heads {
+    /// Most bytes of one.
+    pub(crate) bytes: usize,
+    /// How long it may take to come, also between two requests; without it, as long as it likes.
+    pub(crate) time: Option<Duration>,
+}
+
 /// How long a peer may take to send a body.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -32,11 +41,10 @@ pub(crate) struct NoBody {
 }
 
 /// Answers the requests of one connection until it ends. Once `ended` is over, it ends with the answer to
-/// what has been asked. With `head_max`, it ends too where so long no head of a request has come, also between two requests.
-/// It ends in any case with a peer that takes none of its answer for [`WRITE_MAX`](crate::progress::WRITE_MAX).
+/// what has been asked. It ends too where no head of a request has come in its time, and with a peer that takes none of its answer for [`WRITE_MAX`](crate::progress::WRITE_MAX).
 pub(crate) async fn converse<T, S, F>(
     stream: T,
-    head_max: Option<Duration>,
+    heads: Heads,
     answer: S,
     ended: impl Future<Output = ()>,
 ) where
@@ -51,7 +59,8 @@ pub(crate) async fn converse<T, S, F>(
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(head_max)
+            .header_read_timeout(heads.time)
+            .max_buf_size(heads.bytes)
             .serve_connection(TokioIo::new(Progress::new(stream)), service)
     );
     // An error here is of the peer's connection, which ends with it.
@@ -124,13 +133,14 @@ mod tests {
     use super::*;
 
     /// What becomes of a request on a connection where one was answered before, and nothing came for an hour.
-    async fn after_an_hour(head_max: Option<Duration>) -> Vec<u8> {
+    async fn after_an_hour(time: Option<Duration>) -> Vec<u8> {
         let (mut client, server) = tokio::io::duplex(4096);
         let echo = |request: Request<Incoming>| async move {
             let path = request.uri().path().to_string();
             with_type(StatusCode::OK, "text/plain", path.into())
         };
-        let conversation = converse(server, head_max, echo, std::future::pending());
+        let conversation =
+            converse(server, Heads { bytes: 8192, time }, echo, std::future::pending());
         let asking = async move {
             client.write_all(b"GET /one HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
             let mut answer = vec![0; 4096];
@@ -154,11 +164,16 @@ mod tests {
         {
             let (mut client, server) = tokio::io::duplex(64 << 10);
             let reading = async move {
-                client.write_all(b"GET / HTTP/1.1
+                client
+                    .write_all(
+                        b"GET / HTTP/1.1
 Host: x
 Connection: close
 
-").await.unwrap();
+",
+                    )
+                    .await
+                    .unwrap();
                 let (mut answer, mut read) = (vec![0; LENGTH], 0);
                 loop {
                     tokio::time::sleep(pause).await;
@@ -169,9 +184,30 @@ Connection: close
                     }
                 }
             };
-            let conversation = converse(server, None, large, std::future::pending());
+            let conversation =
+                converse(server, Heads { bytes: 8192, time: None }, large, std::future::pending());
             let (read, ()) = tokio::join!(reading, conversation);
             assert_eq!(read < LENGTH, is_left, "{read} after {pause:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_has_so_many_bytes() {
+        for (length, status) in [(7000, "200"), (9000, "431")] {
+            let (mut client, server) = tokio::io::duplex(64 << 10);
+            let nothing = |_| async { with_type(StatusCode::OK, "text/plain", Bytes::new()) };
+            let heads = Heads { bytes: 8192, time: None };
+            let conversation = converse(server, heads, nothing, std::future::pending());
+            let asking = async move {
+                let head =
+                    format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "x".repeat(length));
+                client.write_all(head.as_bytes()).await.unwrap();
+                let mut answer = vec![0; 4096];
+                let read = client.read(&mut answer).await.unwrap();
+                String::from_utf8_lossy(&answer[..read]).into_owned()
+            };
+            let (answer, ()) = tokio::join!(asking, conversation);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
         }
     }
 

@@ -37,7 +37,7 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::accepting;
-use crate::http::{self, Reply};
+use crate::http::{self, Heads, Reply};
 use code::Code;
 use launcher::{Launcher, NoAnswer};
 
@@ -58,6 +58,9 @@ const RUN_TIME_MAX: Duration = Duration::from_secs(5 * 60);
 
 /// How much longer than that a launcher may take, which itself ends a handler that is late.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// OpenWhisk keeps its connection from one activation to the next.
+const HEADS: Heads = Heads { bytes: 16 << 10, time: None };
 
 /// Most connections at once; OpenWhisk makes one.
 const CONNECTIONS_MAX: usize = 64;
@@ -135,9 +138,8 @@ async fn accept(listener: TcpListener, door: Rc<Door>) {
                     false => std::future::pending().await,
                 }
             };
-            // OpenWhisk keeps its connection from one activation to the next.
             let answer = |request| answer(door.clone(), request);
-            http::converse(stream, None, answer, ended).await;
+            http::converse(stream, HEADS, answer, ended).await;
             drop(permit);
         });
     }
@@ -221,10 +223,9 @@ impl Proxy {
             Ok(answer) if is_answer(&answer) => {
                 http::with_type(StatusCode::OK, "application/json", Bytes::from(answer))
             }
-            Ok(_) => failure(
-                StatusCode::BAD_GATEWAY,
-                "The action did not return a dictionary or array.",
-            ),
+            Ok(_) => {
+                failure(StatusCode::BAD_GATEWAY, "The action did not return a dictionary or array.")
+            }
             Err(why) => {
                 if let Some(launcher) = self.launcher.take() {
                     launcher.end();

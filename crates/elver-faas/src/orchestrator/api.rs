@@ -14,12 +14,15 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::core::{Answer, Orchestrator};
-use super::http::{self, Reply};
+use super::http::{self, Heads, Reply};
 use crate::accepting;
 use crate::protocol::Order;
 use crate::schedule::{ContainerId, ProcessId, RequestId, Taken};
 
 const BASE: &str = "/2018-06-01/runtime/";
+
+/// A handler takes its time between the request and the answer. Lambda's clients have a failure's stack in a header.
+const HEADS: Heads = Heads { bytes: 128 << 10, time: None };
 
 /// What a child says that is there for one request alone.
 const WANTED: &str = "elver-request";
@@ -46,8 +49,7 @@ pub(super) async fn serve(
         let bodies = rooms.bodies.clone();
         connections.spawn_local(async move {
             let answer = |request| answer(orchestrator.clone(), process, request, bodies.clone());
-            // A handler takes its time between the request and the answer.
-            http::converse(stream, None, answer, std::future::pending()).await;
+            http::converse(stream, HEADS, answer, std::future::pending()).await;
             drop(permit);
         });
     }

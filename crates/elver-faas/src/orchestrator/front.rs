@@ -18,7 +18,7 @@ use tokio::task::{JoinHandle, JoinSet, spawn_local};
 
 use super::callers::Callers;
 use super::core::{Answer, Orchestrator, Pending};
-use super::http::{self, Reply};
+use super::http::{self, Heads, Reply};
 use crate::accepting;
 use crate::client::{
     DESTINATIONS_HEADER, ERROR_HEADER, LAUNCH_HEADER, Listing, START_HEADER, TOTAL_HEADER,
@@ -27,8 +27,8 @@ use crate::config::Owner;
 use crate::protocol::CONNECTIONS_MAX;
 use crate::schedule::Failure;
 
-/// How long a caller may be silent between two requests, and take to send the head of one.
-const HEAD_MAX: Duration = Duration::from_secs(10);
+/// How long a caller may be silent between two requests, and take to send the head of one; and how long that may be.
+const HEADS: Heads = Heads { bytes: 16 << 10, time: Some(Duration::from_secs(10)) };
 
 /// Listens; all of the host's users may ask, and each is told what he may have. Once `ending` is dropped, it ends when what
 /// has been asked is answered.
@@ -74,7 +74,7 @@ async fn serve(
         connections.spawn_local(async move {
             let answer = |request| answer(orchestrator.clone(), uid, caller.bodies(), request);
             let ended = async move { drop(ended.changed().await) };
-            http::converse(stream, Some(HEAD_MAX), answer, ended).await;
+            http::converse(stream, HEADS, answer, ended).await;
             drop((permit, caller));
         });
     }

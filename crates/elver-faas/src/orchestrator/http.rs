@@ -11,8 +11,8 @@ use tokio::net::UnixListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::http;
+pub(super) use crate::http::{Heads, Reply, converse, json, with_type};
 use crate::progress::WRITE_MAX;
-pub(super) use crate::http::{Reply, converse, json, with_type};
 
 /// The largest request or response of a function, in bytes: Lambda's own limit.
 const BODY_MAX: usize = 6 << 20;
