@@ -18,7 +18,7 @@ use crate::api::Invocation;
 use crate::assignments::QpNumber;
 use crate::context::{Context, Source};
 use crate::error::{Error, system};
-use crate::process::{Forked, fork, keep_strays};
+use crate::process::{Forked, fork, keep_ended, keep_strays};
 use crate::rdma::NODE;
 use crate::strays;
 
@@ -115,6 +115,7 @@ impl Init {
 
     /// Forks for each order. Returns in children alone, their request; and in the parent when nobody orders any more.
     pub(crate) fn serve(&mut self) -> Result<Option<u64>, Error> {
+        keep_ended().map_err(system("setting what the end of a child does"))?;
         // What its own request left.
         strays::end(&[]).map_err(system("ending what the first request left"))?;
         if let Some(ahead) = &mut self.ahead {

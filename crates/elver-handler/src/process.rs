@@ -29,6 +29,15 @@ pub(crate) fn fork() -> io::Result<Forked> {
     }
 }
 
+/// Has children that end stay until they are waited for: a handler may have had the system forget them.
+pub(crate) fn keep_ended() -> io::Result<()> {
+    // SAFETY: the default does nothing, and calls nothing of this process.
+    match unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) } {
+        libc::SIG_ERR => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 /// Processes that lose their parent become children of this one.
 pub(crate) fn keep_strays() -> io::Result<()> {
     Ok(set_child_subreaper(Some(rustix::process::getpid()))?)

@@ -147,6 +147,20 @@ fn a_child_that_answers_and_goes_on_is_ended() {
 }
 
 #[test]
+fn a_crash_is_told_whatever_a_handler_does_with_signals() {
+    let mut platform = Platform::start("", &python("yara", 61_065, &["deaf"]));
+    assert_eq!(platform.answer("yara-deaf", json!("deafen")).0, Start::Cold);
+    for _ in 0..2 {
+        let (kind, what) = platform.refusal("yara-deaf", json!("crash"));
+        assert_eq!((kind.as_str(), what.contains("signal 9")), ("Ended", true), "{what}");
+        assert_eq!(platform.answer("yara-deaf", json!(null)).0, Start::Fork);
+    }
+    // elver-init and the INIT process.
+    wait_for_processes(61_065, 2);
+    platform.end();
+}
+
+#[test]
 fn a_handler_with_threads_has_them_in_each_request() {
     let mut platform = Platform::start("", &python("xaver", 61_062, &["pools"]));
     let (_, first) = platform.answer("xaver-pools", json!(0));

@@ -69,6 +69,15 @@ def answers(event, context):
     while True:
         time.sleep(1)
 
+def deaf(event, context):
+    """Has other use for the signals of children's ends."""
+    if event == "deafen":
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    if event == "crash":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "here"
+
 POOL = None
 def pools(event, context):
     """Has threads that stay."""
