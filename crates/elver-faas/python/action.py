@@ -133,7 +133,12 @@ class Init:
         session = ahead.choose() if ahead else None
         reading, writing = os.pipe()
         strays.flush()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(reading)
+            os.close(writing)
+            return failure(f"the action cannot be forked: {error}") + b"\n"
         if pid == 0:
             self.child(request, session, reading, writing)
         os.close(writing)

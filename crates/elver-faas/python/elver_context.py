@@ -143,8 +143,10 @@ class Ahead:
 
     def begin(self):
         """Opens a session, and begins all that it makes ready."""
-        self.session = self.elver.Session(NODE)
-        self.begun = {gid: self.session.connect_start(gid) for gid in self.destinations}
+        session = self.elver.Session(NODE)
+        begun = {gid: session.connect_start(gid) for gid in self.destinations}
+        # All of it or none: with a session that is open, nothing would be begun again.
+        self.session, self.begun = session, begun
         self.epoch += 1
         self.table.clear()
         self.sets = 0

@@ -32,6 +32,11 @@ pub(crate) const UNASSIGNED_MAX: u32 = 64;
 /// How many there are unless a function says so.
 const UNASSIGNED: u32 = 2;
 
+/// The longest time that a configuration names, a hundred years of seconds, and the most memory: what is reckoned with them
+/// does not overflow.
+const SECONDS_MAX: u64 = 100 * 366 * 24 * 3600;
+const MEGABYTES_MAX: u64 = 1 << 40;
+
 /// Most bytes of a function's environment, and of its handler: an order to start it fits into a line, whatever is escaped in it.
 pub(crate) const ENVIRONMENT_MAX: usize = 64 << 10;
 pub(crate) const HANDLER_MAX: usize = 4096;
@@ -284,6 +289,18 @@ impl Config {
                 return refuse(format!("platform.{key} is 0, so that nothing could run"));
             }
         }
+        for (key, seconds) in [
+            ("keep_alive_s", platform.keep_alive_s),
+            ("init_timeout_s", platform.init_timeout_s),
+            ("drain_s", platform.drain_s),
+        ] {
+            if seconds > SECONDS_MAX {
+                return refuse(format!("platform.{key} is {seconds}; at most {SECONDS_MAX}"));
+            }
+        }
+        if platform.container_memory_mb.is_some_and(|megabytes| megabytes > MEGABYTES_MAX) {
+            return refuse(format!("platform.container_memory_mb is more than {MEGABYTES_MAX}"));
+        }
         if platform.container_memory_mb == Some(0) {
             return refuse("platform.container_memory_mb is 0, so that nothing could run".into());
         }
@@ -354,6 +371,12 @@ impl Config {
         if function.timeout_s == 0 || function.concurrency_max == 0 {
             return refuse("timeout_s and concurrency_max must be at least 1".into());
         }
+        if function.timeout_s > SECONDS_MAX {
+            return refuse(format!("timeout_s is {}; at most {SECONDS_MAX}", function.timeout_s));
+        }
+        if function.memory_mb > MEGABYTES_MAX {
+            return refuse(format!("memory_mb is {}; at most {MEGABYTES_MAX}", function.memory_mb));
+        }
         if function.unassigned_qps() > UNASSIGNED_MAX {
             let has = function.unassigned_qps();
             return refuse(format!("unassigned_qps is {has}; at most {UNASSIGNED_MAX} are kept"));
@@ -417,6 +440,14 @@ mod tests {
             ("[owners.b]\nuid = 60001\n", "share the uid 60001"),
             ("[owners.root]\nuid = 0\n", "never run as root"),
             ("[owners.\"../x\"]\nuid = 7\n", "../x"),
+            ("timeout_s = 9223372036854775807\n", "timeout_s"),
+            ("memory_mb = 9223372036854775807\n", "memory_mb"),
+            ("[platform]\nkeep_alive_s = 9223372036854775807\n", "platform.keep_alive_s"),
+            ("[platform]\ninit_timeout_s = 9223372036854775807\n", "platform.init_timeout_s"),
+            (
+                "[platform]\ncontainer_memory_mb = 9223372036854775807\n",
+                "platform.container_memory",
+            ),
             ("[platform]\nruntime = []\n", "platform.runtime"),
             ("[platform]\nimage = \"x\"\n", "platform.image"),
             ("[platform]\nruntime = [\"docker\"]\nrootfs = \"/x\"\n", "platform.rootfs"),

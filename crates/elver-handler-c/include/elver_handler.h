@@ -2,7 +2,7 @@
  *
  *     cc -o function function.c -lelver_handler_c -lgcc_s -lm
  *
- * What these calls give out is the handler's until it returns. Threads are not forked: a program that has some gets no
+ * What these calls give out is the handler's until it returns; a text of elver_error, until its next call. Threads are not forked: a program that has some gets no
  * requests but the first. */
 #ifndef ELVER_HANDLER_H
 #define ELVER_HANDLER_H
