@@ -151,6 +151,8 @@ class Init:
 
     def begin(self):
         """Takes orders from here on."""
+        # Nobody else writes what its own request left in buffers, until one is forked.
+        strays.flush()
         if self.has_threads:
             # What has been started is the handler's own, as its threads are.
             self.send("has_threads")
