@@ -247,7 +247,7 @@ class Ahead:
                     epoch, qp, destination = line.decode().split(" ")
                     if int(epoch) == self.epoch:
                         self.table.connected(int(qp), None if destination == "-" else destination)
-                except (ValueError, self.elver.Error) as error:
+                except (ValueError, TimeoutError, self.elver.Error) as error:
                     say("a child's report", error)
 
     def connected(self):
@@ -305,7 +305,7 @@ class Ready:
             if not self.is_child:
                 return Rdma.own(self.ahead.session, dict(self.ahead.begun))
             return Rdma.inherit(self.ahead, self.session)
-        except self.ahead.elver.Error as error:
+        except (TimeoutError, self.ahead.elver.Error) as error:
             # As when the node has started again since.
             say("what was made ready cannot be had", error)
             return Rdma.open()

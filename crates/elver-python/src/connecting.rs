@@ -36,7 +36,7 @@ impl Connecting {
 
     /// The Vqp, when it is connected; once. A wait that is over does not end the connecting.
     #[pyo3(signature = (timeout = None))]
-    fn wait(&mut self, timeout: Option<f64>) -> PyResult<Vqp> {
+    pub(crate) fn wait(&mut self, timeout: Option<f64>) -> PyResult<Vqp> {
         waiting(timeout, |at_most| self.going.wait(at_most))?;
         let vqp = self.vqp.take().ok_or(Error::Invalid { what: "wait() had its Vqp already" });
         Ok(Vqp::new(vqp.map_err(raised)?))

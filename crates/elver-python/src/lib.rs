@@ -9,7 +9,8 @@
 //! heirs = session.prepare(4, ["10.0.0.2"])     # for children: after os.fork, heirs.take(number)
 //! ```
 //!
-//! Calls block; other threads of Python run, and signals are heeded, every 10 ms of a wait. A session belongs to the thread
+//! Calls block; other threads of Python run, and signals are heeded, every 10 ms of a wait for a peer. What the node alone
+//! answers (`Session()`, `alloc`, `bind`, `take`) it answers at once, and that is waited for without them. A session belongs to the thread
 //! that opened it, and using it from another one is an error. Errors are `elver.Error`, with the text of the crate
 //! `elver`; a wait that is over is `TimeoutError`.
 //!

@@ -7,9 +7,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::connecting::Connecting;
-use crate::errors::{gid, raised};
+use crate::errors::{Error, gid, raised};
 use crate::memory::{Memory, access};
 use crate::vqp::Vqp;
+use crate::waiting::waiting;
 
 /// A connection to this host's node: at a path, or where `ELVER_SOCKET` or the system has it. It belongs to the thread that
 /// opened it, and ends with the last of what it made.
@@ -47,9 +48,7 @@ impl Session {
     /// A virtual queue pair to a node, by its address, and to who is bound to the port there.
     #[pyo3(signature = (peer, port = 0))]
     fn connect(&self, peer: &str, port: u16) -> PyResult<Vqp> {
-        let vqp = self.0.create_vqp(VqpOptions::default()).map_err(raised)?;
-        vqp.qconnect(gid(peer)?, port).map_err(raised)?;
-        Ok(Vqp::new(vqp))
+        self.connect_start(peer, port)?.wait(None)
     }
 
     /// As `connect`, and does not wait: `wait()` of what this gives has the Vqp.
@@ -71,9 +70,15 @@ impl Session {
 
     /// Sessions for children of this process, each with a Vqp to each of these nodes and 32 KB of memory.
     #[pyo3(signature = (count, peers, memory_bytes = 32 << 10))]
-    fn prepare(&self, count: u32, peers: Vec<String>, memory_bytes: u64) -> PyResult<Heirs> {
+    fn prepare(
+        &self,
+        py: Python<'_>,
+        count: u32,
+        peers: Vec<String>,
+        memory_bytes: u64,
+    ) -> PyResult<Heirs> {
         let options = PrepareOptions { mr_len: memory_bytes, ..PrepareOptions::default() };
-        Preparing::begin(&self.0, count, &peers, options)?.wait()
+        Preparing::begin(&self.0, count, &peers, options)?.wait(py)
     }
 
     /// As `prepare`, and does not wait. Unless they must connect, a node that is away leaves sessions without a Vqp to it.
@@ -153,10 +158,15 @@ impl Preparing {
     }
 
     /// The sessions, when they are there; once.
-    fn wait(&mut self) -> PyResult<Heirs> {
-        let preparing = self.0.take();
-        let preparing =
-            preparing.ok_or_else(|| PyValueError::new_err("wait() had them already"))?;
+    fn wait(&mut self, py: Python<'_>) -> PyResult<Heirs> {
+        let had = || PyValueError::new_err("wait() had them already");
+        let preparing = self.0.as_ref().ok_or_else(had)?;
+        match waiting(None, |at_most| preparing.wait(at_most)) {
+            // A signal, which ends the wait and leaves them to the next one.
+            Err(ended) if !ended.is_instance_of::<Error>(py) => return Err(ended),
+            _ => {}
+        }
+        let preparing = self.0.take().ok_or_else(had)?;
         Ok(Heirs(preparing.finish().map_err(raised)?))
     }
 }

@@ -1,6 +1,8 @@
 //! Connected virtual queue pairs.
 
-use elver::{Completed, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Wc};
+use elver::{
+    Completed, ConnectOptions, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Wc,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -169,7 +171,9 @@ impl Vqp {
     /// Connects it, or connects it elsewhere, to a node and to who is bound to the port there.
     #[pyo3(signature = (peer, port = 0))]
     fn connect(&mut self, peer: &str, port: u16) -> PyResult<()> {
-        self.vqp.qconnect(gid(peer)?, port).map_err(raised)?;
+        let options = ConnectOptions::default();
+        let going = self.vqp.qconnect_start(gid(peer)?, port, options).map_err(raised)?;
+        waiting(None, |at_most| going.wait(at_most))?;
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use elver_portal::{Command, HeirsLayout, Message, Received, Record, Socket, VqpOptions, Welcome};
 use elver_verbs::{AccessFlags, Gid, QpState};
@@ -203,6 +203,17 @@ impl Preparing {
         let mut inner = heirs.parent.inner.borrow_mut();
         inner.poll()?;
         inner.ended(self.request).transpose().map(|outcome| outcome.is_some())
+    }
+
+    /// Waits until all are there, at most so long. What ends the wait before that does not end the preparing: wait again, or
+    /// drop it.
+    ///
+    /// # Errors
+    /// As [`Session::prepare`] and [`Session::wait_ready`].
+    pub fn wait(&self, at_most: Option<Duration>) -> Result<(), Error> {
+        let Some(heirs) = &self.heirs else { return Ok(()) };
+        let mut inner = heirs.parent.inner.borrow_mut();
+        inner.wait(Wait::endable(at_most), |inner| inner.ended(self.request))?.map(drop)
     }
 
     /// Waits until all are there.
