@@ -18,6 +18,19 @@ const HOP_LIMIT: u8 = 64;
 /// Services that are remembered when nobody listens for them any more.
 const LATELY: usize = 64;
 
+/// Nobody offers the service that is asked for.
+pub(crate) fn unsupported(request: u32, service_id: u64) -> Message<'static> {
+    Message::SidrRep(SidrRep {
+        request,
+        status: sidr::UNSUPPORTED,
+        qpn: 0,
+        service_id,
+        qkey: 0,
+        info: &[],
+        private: &[],
+    })
+}
+
 impl Manager {
     /// Listens for a service; at most `backlog` requests wait for the consumer to take them.
     ///
@@ -247,6 +260,29 @@ impl Manager {
         if connection.state == State::Closed {
             self.forget(id.0);
         }
+        self.fade(id.0);
+    }
+
+    /// Refuses a peer's request and forgets it: one that comes again is a new one, and nobody fills the table by what is
+    /// refused at once. A question for a UD service is told [`sidr::UNSUPPORTED`], whatever the reason.
+    ///
+    /// # Errors
+    /// [`Refused::Unknown`], [`Refused::State`], and [`Refused::Message`].
+    pub fn turn_away(&mut self, id: Id, reason: u16) -> Result<(), Refused> {
+        let connection = self.require(id)?;
+        let (state, remote) = (connection.state, connection.remote.unwrap_or_default());
+        let service = connection.listener.map_or(0, |at| at.id);
+        let message = match state {
+            State::Requested => {
+                let of = Rejected::Req;
+                Message::Rej { local: 0, remote, of, reason, info: &[], private: &[] }
+            }
+            State::SidrRequested => unsupported(remote, service),
+            _ => return Err(Refused::State(id)),
+        };
+        self.tell(id.0, message)?;
+        self.forget(id.0);
+        Ok(())
     }
 
     /// The peer at an address is gone for good, and says no more: what is connected to it ends, as if it had said so.

@@ -52,4 +52,6 @@ pub struct Counters {
     pub resent: u64,
     /// Connections whose peer ended without a word.
     pub orphaned: u64,
+    /// Connections that nobody had any longer, and that answered late messages until the table was full.
+    pub displaced: u64,
 }

@@ -40,6 +40,8 @@ pub mod reason {
     pub const INVALID_TRANSPORT: u16 = 9;
     /// The number is of a connection that has ended.
     pub const STALE_CONNECTION: u16 = 10;
+    /// The path's MTU is larger than the device's.
+    pub const INVALID_PATH_MTU: u16 = 26;
     /// The consumer does not want it.
     pub const CONSUMER: u16 = 28;
 }

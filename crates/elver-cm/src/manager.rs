@@ -31,6 +31,8 @@ pub struct Manager {
     /// Services that somebody listened for lately, and until when that is so.
     pub(crate) lately: VecDeque<(Service, Time)>,
     pub(crate) timers: BTreeSet<(Time, u32)>,
+    /// Of these timers those of connections that nobody has any longer, and that only answer what is late.
+    fading: BTreeSet<(Time, u32)>,
     out: VecDeque<(IpAddr, [u8; MAD_LEN])>,
     /// Connections that are where they were not when the consumer last asked.
     changed: BTreeSet<u32>,
@@ -49,6 +51,7 @@ impl Manager {
             listeners: BTreeMap::new(),
             lately: VecDeque::new(),
             timers: BTreeSet::new(),
+            fading: BTreeSet::new(),
             out: VecDeque::new(),
             changed: BTreeSet::new(),
             events: VecDeque::new(),
@@ -91,8 +94,14 @@ impl Manager {
         self.connections.is_empty()
     }
 
-    /// Puts a connection in under a number that nobody can guess.
+    /// Puts a connection in under a number that nobody can guess. In a full table what only answers late messages gives way.
     pub(crate) fn insert(&mut self, state: State, peer: IpAddr) -> Result<u32, Refused> {
+        if self.connections.len() >= self.config.max_connections
+            && let Some((_, oldest)) = self.fading.first().copied()
+        {
+            self.counters.displaced += 1;
+            self.forget(oldest);
+        }
         if self.connections.len() >= self.config.max_connections {
             self.counters.crowded += 1;
             return Err(Refused::Full(self.config.max_connections));
@@ -193,6 +202,7 @@ impl Manager {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(before) = core::mem::replace(&mut connection.due, due) {
             self.timers.remove(&(before, id));
+            self.fading.remove(&(before, id));
         }
         if let Some(due) = due {
             self.timers.insert((due, id));
@@ -212,6 +222,19 @@ impl Manager {
     pub(crate) fn linger(&mut self, id: u32, now: Time) {
         self.enter(id, State::TimeWait);
         self.wake_at(id, Some(now.saturating_add_ns(self.config.time_wait_ns)));
+        self.fade(id);
+    }
+
+    /// Has a connection give way in a full table, if nobody has it and it only answers what is late.
+    pub(crate) fn fade(&mut self, id: u32) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let lingers = matches!(connection.state, State::TimeWait | State::SidrReplied);
+        if let Some(due) = connection.due
+            && lingers
+            && connection.detached
+        {
+            self.fading.insert((due, id));
+        }
     }
 
     /// Ends a connection for good. The consumer still has its number, unless it let go of it.

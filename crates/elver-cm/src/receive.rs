@@ -5,10 +5,11 @@ use core::net::IpAddr;
 use elver_verbs::Time;
 use elver_wire::cm::{IpHeader, Mad, Message, Rejected, Rep, Req, SidrRep};
 
-use crate::connection::{State, nanoseconds};
+use crate::command::unsupported;
+use crate::connection::{Connection, State, nanoseconds};
 use crate::event::{Answer, Event, Id, Request, Service};
 use crate::manager::Manager;
-use crate::{reason, sidr};
+use crate::reason;
 
 /// How long the consumer may take after a peer asked again: 68.7 s, as rdma_cm says.
 const SERVICE_TIMEOUT: u8 = 24;
@@ -241,14 +242,22 @@ impl Manager {
         };
         let found = id.and_then(|id| self.find(id, Some(peer)).filter(|found| takes(found.state)));
         // Who tells its number must tell the right one.
-        let fits =
-            found.is_some_and(|found| local == 0 || found.remote.is_none_or(|it| it == local));
-        let (true, Some(id)) = (fits, id) else {
+        let fits = |found: &&mut Connection| {
+            local == 0 || found.remote.is_none_or(|remote| remote == local)
+        };
+        let state = found.filter(fits).map(|found| found.state);
+        let (Some(state), Some(id)) = (state, id) else {
             self.counters.unexpected += 1;
             return;
         };
         self.report(id, Event::Rejected { id: Id(id), reason, private: private.into() });
-        self.linger(id, now);
+        if state == State::Requested {
+            // We have said nothing that could be answered late.
+            self.end(id);
+            self.release_peer(id);
+        } else {
+            self.linger(id, now);
+        }
     }
 
     fn answered(&mut self, asked: &Asked, rep: &Rep<'_>) {
@@ -376,16 +385,7 @@ impl Manager {
             Some((id, at))
         });
         let Some((id, service)) = begun else {
-            let reply = SidrRep {
-                request,
-                status: sidr::UNSUPPORTED,
-                qpn: 0,
-                service_id,
-                qkey: 0,
-                info: &[],
-                private: &[],
-            };
-            let _ = self.say(asked.peer, asked.transaction, Message::SidrRep(reply));
+            let _ = self.say(asked.peer, asked.transaction, unsupported(request, service_id));
             return;
         };
         let private = private.into();

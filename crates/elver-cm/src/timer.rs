@@ -92,7 +92,7 @@ impl Manager {
     }
 
     /// The peer's number is free for another connection of its.
-    fn release_peer(&mut self, id: u32) {
+    pub(crate) fn release_peer(&mut self, id: u32) {
         let Some(connection) = self.find(id, None) else { return };
         if let Some(begun) = connection.begun.take() {
             self.by_peer.remove(&begun);

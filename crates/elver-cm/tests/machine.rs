@@ -634,6 +634,85 @@ fn a_flood_is_bounded_and_counted() {
     assert!(server.is_empty(), "{server:?}");
 }
 
+/// What is refused at once, and what is taken back, keeps no place: the table has room for who is wanted.
+#[test]
+fn what_is_turned_away_or_taken_back_is_forgotten() {
+    let config = Config { max_connections: 2, ..Config::default() };
+    let mut server = Manager::new(config, Rng::new(1));
+    server.listen(HERE, 8).unwrap();
+    let mut stranger = manager(2);
+    for round in 0..100 {
+        let ours = stranger.connect(Time::ZERO, &offer(&[])).unwrap();
+        let (_, req) = stranger.poll_transmit().unwrap();
+        server.receive(Time::ZERO, STRANGER, &req);
+        let Some(Event::Request(id, _)) = server.poll_event() else { panic!("a request comes") };
+        if round % 2 == 0 {
+            server.turn_away(id, reason::INVALID_PATH_MTU).unwrap();
+            let (_, bytes) = server.poll_transmit().unwrap();
+            let Message::Rej { remote, reason, .. } = Mad::parse(&bytes).unwrap().message else {
+                panic!("a refusal comes")
+            };
+            assert_eq!((remote, reason), (ours.0, reason::INVALID_PATH_MTU));
+            // The same comes again, and is as new.
+            server.receive(Time::ZERO, STRANGER, &req);
+            let Some(Event::Request(id, _)) = server.poll_event() else { panic!("it comes again") };
+            server.turn_away(id, reason::INVALID_PATH_MTU).unwrap();
+            assert_eq!(server.turn_away(id, 8), Err(Refused::Unknown(id)));
+        } else {
+            stranger.let_go(Time::ZERO, ours);
+            let (_, rej) = stranger.poll_transmit().unwrap();
+            server.receive(Time::ZERO, STRANGER, &rej);
+            assert!(matches!(server.poll_event(), Some(Event::Rejected { .. })));
+            server.let_go(Time::ZERO, id);
+        }
+        let asked = stranger.ask(Time::ZERO, SERVER, SERVICE, &[]).unwrap();
+        let (_, question) = stranger.poll_transmit().unwrap_or_else(|| panic!("{round}"));
+        server.receive(Time::ZERO, STRANGER, &question);
+        let Some(Event::ServiceRequest { id, .. }) = server.poll_event() else { panic!("asked") };
+        server.turn_away(id, reason::INVALID_SERVICE_ID).unwrap();
+        let answers = std::iter::from_fn(|| server.poll_transmit()).last().unwrap().1;
+        let Message::SidrRep(reply) = Mad::parse(&answers).unwrap().message else { panic!() };
+        assert_eq!((reply.request, reply.status), (asked.0, sidr::UNSUPPORTED));
+        assert!(server.is_empty(), "{server:?}");
+    }
+    assert_eq!(server.due(), None);
+}
+
+/// What nobody has any longer, and only answers what is late, gives way to who comes: the oldest first.
+#[test]
+fn in_a_full_table_what_is_over_gives_way() {
+    let config = Config { max_connections: 2, ..Config::default() };
+    let mut server = Manager::new(config, Rng::new(1));
+    server.listen(HERE, 8).unwrap();
+    let mut stranger = manager(2);
+    let mut all = Vec::new();
+    let mut now = Time::ZERO;
+    for _ in 0..5 {
+        now = now.saturating_add_ns(1);
+        stranger.connect(now, &offer(&[])).unwrap();
+        let (_, req) = stranger.poll_transmit().unwrap();
+        server.receive(now, STRANGER, &req);
+        let Some(Event::Request(id, _)) = server.poll_event() else { panic!("a request comes") };
+        server.reject(now, id, reason::CONSUMER, &[]).unwrap();
+        server.let_go(now, id);
+        let _ = server.poll_transmit();
+        all.push(req);
+    }
+    assert_eq!((server.len(), server.counters().displaced), (2, 3));
+    // The youngest are still there, and answer what comes again.
+    for req in &all[3..] {
+        server.receive(now, STRANGER, req);
+        assert_eq!(server.poll_event(), None);
+        assert!(server.poll_transmit().is_some());
+    }
+    server.connect(now, &offer(&[])).unwrap();
+    server.ask(now, STRANGER, SERVICE, &[]).unwrap();
+    // What is wanted gives way to nobody.
+    assert_eq!(server.connect(now, &offer(&[])), Err(Refused::Full(2)));
+    server.receive(now, STRANGER, &all[0]);
+    assert_eq!((server.poll_event(), server.counters().displaced), (None, 5));
+}
+
 #[test]
 fn the_table_has_an_end() {
     let config = Config { max_connections: 2, ..Config::default() };
