@@ -4,13 +4,14 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 
-use elver_cm::{Answer, Event, Id, Request, Service};
+use elver_cm::{Answer, Event, Id, Request, Service, reason};
 use elver_soft::SoftDevice;
 use elver_verbs::{Gid, Time};
 use elver_wire::cm::IpHeader;
 
 use super::{Cm, CmId, Kind, Link, to, unring};
 use crate::cm::abi::{self, ConnParam, EventResp, Plain};
+use crate::cm::address::is_local;
 
 impl Cm {
     /// Ends what is connected with processes that have ended.
@@ -52,9 +53,9 @@ impl Cm {
 
     fn happened(&mut self, now: Time, event: Event) {
         match event {
-            Event::Request(connection, request) => self.requested(now, connection, request),
+            Event::Request(connection, request) => self.requested(connection, request),
             Event::ServiceRequest { id, peer, service, private } => {
-                self.asked(now, id, peer, service, &private);
+                self.asked(id, peer, service, &private);
             }
             Event::Answered(connection, answer) => self.answered(connection, &answer),
             Event::Established(connection) => {
@@ -132,14 +133,16 @@ impl Cm {
     }
 
     /// Who listens, and the addresses that the peer names: it must, though anybody's requests may be heard.
-    fn listener(&self, service: Service, private: &[u8]) -> Option<(u32, IpHeader)> {
-        Some((*self.listeners.get(&service)?, IpHeader::parse(private).ok()?))
+    fn listener(&self, peer: IpAddr, service: Service, private: &[u8]) -> Option<(u32, IpHeader)> {
+        let listener = *self.listeners.get(&service)?;
+        let header = IpHeader::parse(private).ok()?;
+        is_credible(self.address, peer, &header).then_some((listener, header))
     }
 
-    fn requested(&mut self, now: Time, connection: Id, request: Request) {
-        let heard = self.listener(request.service, &request.private);
+    fn requested(&mut self, connection: Id, request: Request) {
+        let heard = self.listener(request.peer, request.service, &request.private);
         let Some((listener, header)) = heard else {
-            return self.manager.let_go(now, connection);
+            return self.turn_away(connection, reason::INVALID_SERVICE_ID);
         };
         let Some(of) = self.ids.get(&listener) else { return };
         let mut made = CmId::new(0, of.channel, of.port_space, of.qp_type);
@@ -163,7 +166,7 @@ impl Cm {
             known: true,
         };
         let Ok(id) = self.insert(made) else {
-            return self.manager.let_go(now, connection);
+            return self.turn_away(connection, reason::NO_RESOURCES);
         };
         self.connect(id, connection);
         self.queue(listener, Some(id), Kind::ConnectRequest, 0, |resp| {
@@ -180,9 +183,9 @@ impl Cm {
         });
     }
 
-    fn asked(&mut self, now: Time, connection: Id, peer: IpAddr, service: Service, private: &[u8]) {
-        let Some((listener, header)) = self.listener(service, private) else {
-            return self.manager.let_go(now, connection);
+    fn asked(&mut self, connection: Id, peer: IpAddr, service: Service, private: &[u8]) {
+        let Some((listener, header)) = self.listener(peer, service, private) else {
+            return self.turn_away(connection, reason::INVALID_SERVICE_ID);
         };
         let Some(of) = self.ids.get(&listener) else { return };
         let mut made = CmId::new(0, of.channel, of.port_space, of.qp_type);
@@ -192,7 +195,7 @@ impl Cm {
         made.has_device = true;
         made.has_route = true;
         let Ok(id) = self.insert(made) else {
-            return self.manager.let_go(now, connection);
+            return self.turn_away(connection, reason::NO_RESOURCES);
         };
         self.connect(id, connection);
         self.queue(listener, Some(id), Kind::ConnectRequest, 0, |resp| {
@@ -200,6 +203,12 @@ impl Cm {
             resp.param.private_data[..own.len()].copy_from_slice(own);
             resp.param.private_data_len = own.len() as u8;
         });
+    }
+
+    /// Refuses what no listener is to hear of.
+    fn turn_away(&mut self, connection: Id, reason: u16) {
+        // It is a request that nobody has answered.
+        let _ = self.manager.turn_away(connection, reason);
     }
 
     fn answered(&mut self, connection: Id, answer: &Answer) {
@@ -227,6 +236,24 @@ impl Cm {
     }
 }
 
+/// Whether a peer may be who it says it is, and ask where it says it asks: an address of this host is one that only this
+/// host's processes have, and what is of no other host is not reached from one (`validate_ipv4_net_dev` of the kernel's).
+/// Linux takes no packets from other hosts that come from one of its own addresses.
+fn is_credible(own: IpAddr, peer: IpAddr, header: &IpHeader) -> bool {
+    let (src, dst) = (header.src.to_canonical(), header.dst.to_canonical());
+    let is_nobody = |address: IpAddr| {
+        address.is_unspecified()
+            || address.is_multicast()
+            || matches!(address, IpAddr::V4(v4) if v4.is_broadcast() || v4.octets()[0] == 0)
+    };
+    let is_own = |address: IpAddr| address == own || is_local(address);
+    if is_nobody(src) || is_nobody(dst) || !is_own(dst) {
+        return false;
+    }
+    let needs_local = dst.is_loopback() || is_own(src);
+    !needs_local || is_own(peer)
+}
+
 /// Fills in the connection's form of what goes with an event.
 fn conn(resp: &mut EventResp, set: impl FnOnce(&mut ConnParam)) {
     let mut param = ConnParam::zero();
@@ -240,4 +267,35 @@ fn put(param: &mut ConnParam, private: &[u8]) {
     let len = private.len().min(abi::PRIVATE - 1);
     param.private_data[..len].copy_from_slice(&private[..len]);
     param.private_data_len = len as u8;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_this_host_are_its_own_processes() {
+        let credible = |peer: &str, src: &str, dst: &str| {
+            let [own, peer, src, dst] =
+                ["127.208.0.1", peer, src, dst].map(|text| text.parse().unwrap());
+            is_credible(own, peer, &IpHeader { src_port: 1, src, dst })
+        };
+        let (here, stranger) = ("127.208.0.2", "203.0.113.66");
+        assert!(credible(here, "127.0.0.1", "127.0.0.1"));
+        assert!(credible(here, "127.208.0.2", "127.208.0.1"));
+        assert!(credible("::1", "::1", "::1"));
+        // A device that both versions reach, of a listener at one address.
+        assert!(credible(here, "::ffff:127.0.0.1", "::ffff:127.0.0.1"));
+        for dst in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "203.0.113.1", "224.0.0.1", "0.0.0.0"] {
+            assert!(!credible(stranger, "203.0.113.66", dst), "{dst}");
+        }
+        let never = ["0.0.0.0", "0.1.2.3", "255.255.255.255", "230.0.0.1", "::", "ff02::1"];
+        for src in never {
+            assert!(!credible(here, src, "127.0.0.1"), "{src}");
+        }
+        // Who is not of this host says that he is.
+        for src in ["127.0.0.1", "127.208.0.1", "::1", "::ffff:127.0.0.1"] {
+            assert!(!credible(stranger, src, "127.208.0.1"), "{src}");
+        }
+    }
 }
