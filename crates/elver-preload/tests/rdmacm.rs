@@ -123,6 +123,68 @@ fn processes_of_two_namespaces_connect() {
     run_all(&[&PAIRS[..], &PERFTEST].concat(), &namespaces.address(0), 7_000, &at_a, &at_b);
 }
 
+/// Runs rping between two processes, with messages of several packets: what the client says, and whether it has done it.
+fn ping(at_server: &[&str], at_client: &[&str], address: &str) -> (bool, String) {
+    let words = ["rping", "-s", "-V", "-S", "3000", "-C", "5"];
+    let mut server = program(at_server, &words).spawn().unwrap();
+    await_listener(&mut server, TCP, 7174);
+    let words = ["rping", "-c", "-V", "-S", "3000", "-C", "5", "-a", address];
+    let output = program(at_client, &words).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
+    if output.status.success() {
+        succeeded("rping -s", &server.wait_with_output().unwrap());
+    } else {
+        kill(&server);
+        server.wait().unwrap();
+    }
+    (output.status.success(), said)
+}
+
+/// A device on loopback has a larger MTU than one of an interface; of two hosts the one that is asked says what is too much.
+#[test]
+fn devices_of_different_mtus_agree_or_are_told() {
+    let namespaces = Namespaces::new("mtus", 10);
+    let [at_a, at_b] = [0, 1].map(|end| namespaces.at(end));
+    let [at_a, at_b] = [&at_a, &at_b].map(|at| at.each_ref().map(String::as_str));
+    let enter = |words: &[&str]| {
+        let whole = [&at_a[..], words].concat();
+        succeeded(words[0], &command(&whole).output().unwrap());
+    };
+    enter(&["ip", "link", "set", "lo", "up"]);
+    // By packets, the other way takes messages whole.
+    let [named, anywhere] = [&at_a[..], &at_a[..5]].map(|at| [at, &["ELVER_DIRECT=off"]].concat());
+    let (done, said) = ping(&named, &anywhere, &namespaces.address(0));
+    assert!(done, "{said}");
+    let (done, said) = ping(&anywhere, &named, "127.0.0.1");
+    assert!(done, "{said}");
+    enter(&["ip", "link", "set", "pl0", "mtu", "4400"]);
+    let (done, said) = ping(&at_b, &at_a, &namespaces.address(1));
+    assert!(!done && said.contains("RDMA_CM_EVENT_REJECTED, error 26"), "{said}");
+    let (done, said) = ping(&at_a, &at_b, &namespaces.address(0));
+    assert!(done, "{said}");
+}
+
+/// Load balancers have it so.
+#[test]
+fn hosts_whose_sockets_may_have_any_address_connect() {
+    let namespaces = Namespaces::new("nonlocal", 11);
+    let ends = [0, 1].map(|end| namespaces.at(end));
+    let [at_a, at_b] = [0, 1].map(|end| ends[end].each_ref().map(String::as_str));
+    for at in [at_a, at_b] {
+        let set = ["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind"];
+        succeeded("sh", &command(&[&at[..], &set].concat()).output().unwrap());
+    }
+    // An address that is not the interface's first is the host's too.
+    let further = ["ip", "addr", "add", "10.77.11.9/24", "dev", "pl0"];
+    succeeded("ip", &command(&[&at_a[..], &further].concat()).output().unwrap());
+    let (done, said) = ping(&at_a, &at_b, &namespaces.address(0));
+    assert!(done, "{said}");
+    let at_further = [&at_a[..5], &["ELVER_ADDRESS=10.77.11.9"]].concat();
+    let (done, said) = ping(&at_further, &at_b, "10.77.11.9");
+    assert!(done, "{said}");
+}
+
 /// A program that is killed says no more; rdma_cm tells the other end of it all the same, as a kernel does, though
 /// nothing is under way between them that would be missed.
 fn killed(at_server: &[&str], at_client: &[&str], address: &str, port: u16) {

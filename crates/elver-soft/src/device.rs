@@ -10,6 +10,7 @@ use std::os::fd::BorrowedFd;
 use elver_memory::SoftMemory;
 use elver_rnic::{Config, Counters, MAX_PACKET, Rnic, Time};
 
+pub use self::opening::path_mtu_of;
 use self::opening::{no_address, open_frames, open_udp, seed};
 use crate::SoftError;
 use crate::bypass::Bypass;

@@ -61,6 +61,11 @@ impl Interface {
     }
 }
 
+/// Whether an interface of the caller's network namespace has an address.
+pub fn has_address(address: IpAddr) -> bool {
+    name_of(address).is_ok_and(|name| name.is_some())
+}
+
 /// Name of the interface that has `address`; of any address of 127.0.0.0/8 the loopback.
 pub(crate) fn name_of(address: IpAddr) -> io::Result<Option<String>> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
@@ -136,10 +141,12 @@ mod tests {
         let lo = Interface::of("127.0.0.1".parse().unwrap(), socket.as_fd()).unwrap();
         assert_eq!(lo.name, "lo");
         assert!(lo.mtu >= 1500);
+        assert!(has_address("127.0.0.1".parse().unwrap()));
         let stranger = "203.0.113.77".parse().unwrap();
         assert!(matches!(
             Interface::of(stranger, socket.as_fd()),
             Err(SoftError::NoInterface { .. })
         ));
+        assert!(!has_address(stranger));
     }
 }

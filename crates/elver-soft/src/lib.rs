@@ -41,7 +41,7 @@ pub mod record {
 
 pub use bypass::{Bypass, Carried};
 pub use clock::now;
-pub use device::{SoftConfig, SoftDevice};
+pub use device::{SoftConfig, SoftDevice, path_mtu_of};
 pub use drive::{Idle, SoftThread, drive};
 pub use elver_memory::{
     Copier, CopierCounters, MapError, ProcessMemory, Reservation, SoftMemory, Sought, fault,
@@ -51,5 +51,6 @@ pub use elver_wire::UDP_PORT;
 pub use error::SoftError;
 pub use faults::{Faults, Loss};
 pub use frames::{FrameCounters, FrameLink, FrameSocket, LocalAddress, Mac};
+pub use interface::has_address;
 pub use link::Link;
 pub use publish::{PublishedDevice, published};

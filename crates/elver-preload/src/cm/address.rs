@@ -73,5 +73,24 @@ pub(crate) fn stored(address: Option<SocketAddr>) -> (sockaddr_storage, usize) {
 /// Whether an address is one of this host's, in this network namespace.
 pub(crate) fn is_local(address: IpAddr) -> bool {
     // A socket can be bound to a group's address, which nobody has.
-    !address.is_multicast() && (address.is_loopback() || UdpSocket::bind((address, 0)).is_ok())
+    !address.is_multicast() && (address.is_loopback() || leads_here(address) || is_had(address))
+}
+
+/// Whether packets to an address leave with it as their source, as those of a host to itself.
+fn leads_here(address: IpAddr) -> bool {
+    let any: IpAddr =
+        if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let source = || {
+        let socket = UdpSocket::bind((any, 0))?;
+        // Nothing is sent: whether anybody has the port is all the same.
+        socket.connect((address, 1))?;
+        socket.local_addr()
+    };
+    source().is_ok_and(|source| source.ip() == address)
+}
+
+/// Whether an interface has it: to an interface's further addresses the first one is the source. Where hosts have sockets bound
+/// to addresses that they will have (`net.ipv4.ip_nonlocal_bind`), all can be bound to.
+fn is_had(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok() && elver_soft::has_address(address)
 }

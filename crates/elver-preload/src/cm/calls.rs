@@ -333,6 +333,8 @@ impl Cm {
         let private = [&header.bytes()[..], own].concat();
         let service = service_of(id.port_space, dst);
         id.peer = Some(peer);
+        // Of two interfaces of this host, as loopback and another, each has an MTU.
+        let mtu = elver_soft::path_mtu_of(peer).map_or(mtu, |peers| mtu.min(peers.code()));
         if id.is_datagrams() {
             let asked = self.manager.ask(now, peer, service, &private).map_err(errno)?;
             self.connect(connect.id, asked);

@@ -1,6 +1,7 @@
 //! What a device is opened on: a UDP socket or a frame link, to which the RNIC is fitted.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
 
 use elver_rnic::{Config, Seed};
 use elver_verbs::{Mtu, VerbsError};
@@ -59,6 +60,13 @@ pub(super) fn open_frames(
 pub(super) fn no_address() -> SoftError {
     let what = "a device needs an address; set Config::addresses";
     VerbsError::InvalidArgument { what }.into()
+}
+
+/// The largest path MTU of a device at an address of this host; none if no interface has the address.
+pub fn path_mtu_of(address: IpAddr) -> Option<Mtu> {
+    let socket = UdpSocket::bind((address, 0)).ok()?;
+    let interface = Interface::of(address, socket.as_fd()).ok()?;
+    path_mtu(&interface.name, interface.mtu, address).ok()
 }
 
 /// The largest path MTU that an interface carries.

@@ -144,6 +144,10 @@ impl Cm {
         let Some((listener, header)) = heard else {
             return self.turn_away(connection, reason::INVALID_SERVICE_ID);
         };
+        // Each message but its last packet has exactly the MTU that both ends are told here.
+        if !(1..=self.mtu).contains(&request.path_mtu) {
+            return self.turn_away(connection, reason::INVALID_PATH_MTU);
+        }
         let Some(of) = self.ids.get(&listener) else { return };
         let mut made = CmId::new(0, of.channel, of.port_space, of.qp_type);
         made.src = of.src.map(|src| SocketAddr::new(header.dst, src.port()));
@@ -161,7 +165,7 @@ impl Cm {
             initiator_depth: request.responder_resources,
             retry_count: request.retry_count,
             rnr_retry_count: request.rnr_retry_count,
-            path_mtu: request.path_mtu.min(self.mtu),
+            path_mtu: request.path_mtu,
             ack_timeout: request.ack_timeout,
             known: true,
         };
