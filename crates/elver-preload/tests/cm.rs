@@ -55,6 +55,16 @@ fn a_child_of_vfork_closes_its_own_descriptors() {
 }
 
 #[test]
+fn a_port_that_is_shared_has_one_listener() {
+    run("reuse");
+}
+
+#[test]
+fn a_child_of_fork_holds_no_port() {
+    run("forks");
+}
+
+#[test]
 fn each_address_has_a_listener() {
     run("addresses");
 }

@@ -148,8 +148,10 @@ impl Cm {
                 ports::hold_any(id.port_space, at.ip(), anywhere).ok_or(libc::EADDRNOTAVAIL)?;
             at.set_port(port);
             id.claims.push(held);
+            id.holds_port = true;
         } else if !id.reuses_port {
             id.claims.push(ports::hold(id.port_space, at).ok_or(libc::EADDRINUSE)?);
+            id.holds_port = true;
         }
         if id.is_datagrams() {
             // Others that share the port may have told of it already.
@@ -379,18 +381,27 @@ impl Cm {
         let (Some(at), None, None) = (id.src, id.service, id.connection) else {
             return Err(libc::EINVAL);
         };
-        let port_space = id.port_space;
+        let (port_space, holds_port) = (id.port_space, id.holds_port);
         if self.is_taken(port_space, at, |other| other.service.is_some()) {
             return Err(libc::EADDRNOTAVAIL);
         }
         let address = Some(at.ip()).filter(|address| !address.is_unspecified());
         let service = Service { id: service_of(port_space, at), address };
+        // Who listens has the port alone, though others may have bound to it (`rdma_listen` of the kernel's).
+        let held = if holds_port {
+            None
+        } else {
+            Some(ports::hold(port_space, at).ok_or(libc::EADDRINUSE)?)
+        };
         let told = ports::publish(port_space, at, device).ok_or(libc::EADDRINUSE)?;
         let backlog =
             if (1..=BACKLOG).contains(&listen.backlog) { listen.backlog } else { BACKLOG };
         self.manager.listen(service, backlog).map_err(errno)?;
         self.listens(listen.id, service);
-        self.id(listen.id)?.claims.push(told);
+        let id = self.id(listen.id)?;
+        id.holds_port = true;
+        id.claims.extend(held);
+        id.claims.push(told);
         Ok(())
     }
 

@@ -4,8 +4,11 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+
+use crate::fork::{close_in_child, keep_in_child};
 
 /// Ports that are given to who asks for any.
 const FIRST: u16 = 32_768;
@@ -14,15 +17,23 @@ const PORT: &str = "elver-rdma_cm-port";
 const LISTENER: &str = "elver-rdma_cm";
 const BOUND: &str = "elver-rdma_cm-bound";
 
-/// A name that is held as long as this is.
+/// A name that is held as long as this is, and by no child.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    _socket: UnixDatagram,
+    socket: UnixDatagram,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        keep_in_child(self.socket.as_raw_fd());
+    }
 }
 
 fn claim(name: &str) -> Option<Claim> {
     let address = UnixAddr::from_abstract_name(name).ok()?;
-    Some(Claim { _socket: UnixDatagram::bind_addr(&address).ok()? })
+    let socket = UnixDatagram::bind_addr(&address).ok()?;
+    close_in_child(socket.as_raw_fd());
+    Some(Claim { socket })
 }
 
 /// The address that a listener has: any, or one.

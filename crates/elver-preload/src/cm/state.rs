@@ -103,6 +103,8 @@ pub(crate) struct CmId {
     pub(crate) reuses_port: bool,
     pub(crate) tos: u8,
     pub(crate) ack_timeout: u8,
+    /// It alone has its port, and shares it with none that reuse it.
+    pub(crate) holds_port: bool,
     /// What holds its port, and what tells others of it.
     pub(crate) claims: Vec<Claim>,
     pub(crate) service: Option<Service>,
@@ -128,6 +130,7 @@ impl CmId {
             reuses_port: false,
             tos: 0,
             ack_timeout: ACK_TIMEOUT,
+            holds_port: false,
             claims: Vec::new(),
             service: None,
             connection: None,

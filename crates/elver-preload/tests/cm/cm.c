@@ -197,6 +197,85 @@ static void addresses(void)
 	CODE(rdma_destroy_id(everywhere), 0);
 }
 
+/* Ends a child, which must have found all as it ought to be. */
+static void well(pid_t pid)
+{
+	int status;
+	CODE(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0, 1);
+}
+
+static struct rdma_cm_id *shares(uint16_t port)
+{
+	struct rdma_cm_id *id = id_on(servers);
+	struct sockaddr_in own = at("127.0.0.1", port);
+	int reuses = 1;
+	CODE(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuses, sizeof(reuses)), 0);
+	CODE(rdma_bind_addr(id, (struct sockaddr *)&own), 0);
+	return id;
+}
+
+/* In a program of its own: whether a port that may be shared can be listened on. */
+static void second(void)
+{
+	struct rdma_cm_id *id = shares(atoi(getenv("PORT")));
+	CODE(rdma_listen(id, 8) ? errno : 0, atoi(getenv("WANTED")));
+}
+
+static void other_listens(uint16_t port, int wanted)
+{
+	char number[16];
+	snprintf(number, sizeof(number), "%u", port);
+	setenv("PORT", number, 1);
+	snprintf(number, sizeof(number), "%d", wanted);
+	setenv("WANTED", number, 1);
+	fflush(stdout);
+	pid_t pid = fork();
+	if (pid == 0) {
+		execl("/proc/self/exe", "cm", "second", NULL);
+		_exit(127);
+	}
+	well(pid);
+}
+
+/* A port that is shared has one listener all the same. */
+static void reuse(void)
+{
+	struct rdma_cm_id *alone = listener("127.0.0.1", 0, 8);
+	uint16_t port = port_of(alone);
+	other_listens(port, EADDRINUSE);
+	CODE(rdma_destroy_id(alone), 0);
+	struct rdma_cm_id *bound = shares(port), *listens = shares(port);
+	other_listens(port, 0);
+	CODE(rdma_listen(listens, 8), 0);
+	other_listens(port, EADDRINUSE);
+	CODE(rdma_destroy_id(listens), 0);
+	other_listens(port, 0);
+	CODE(rdma_listen(bound, 8), 0);
+	CODE(rdma_destroy_id(bound), 0);
+}
+
+/* A child has no ports of its parent's, which is free to give them back and to take them again. */
+static void forks(void)
+{
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8);
+	uint16_t port = port_of(listens);
+	int ends[2], begun[2];
+	char byte = 0;
+	CODE(pipe(ends), 0);
+	CODE(pipe(begun), 0);
+	pid_t pid = fork();
+	if (pid == 0) {
+		close(ends[1]);
+		_exit(write(begun[1], &byte, 1) != 1 || read(ends[0], &byte, 1) != 0);
+	}
+	CODE(read(begun[0], &byte, 1), 1);
+	CODE(rdma_destroy_id(listens), 0);
+	listens = listener("127.0.0.1", port, 8);
+	CODE(rdma_destroy_id(listens), 0);
+	close(ends[1]);
+	well(pid);
+}
+
 /* A pipe's end in place of a channel: what is written there goes into the pipe. */
 static void replaced(int (*replace)(int from, int to))
 {
@@ -281,6 +360,7 @@ int main(int count, char **words)
 		const char *name;
 		void (*run)(void);
 	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses },
+		      { "reuse", reuse }, { "second", second }, { "forks", forks },
 		      { "replaces", replaces }, { "vforks", vforks } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
