@@ -65,6 +65,11 @@ fn a_child_of_fork_holds_no_port() {
 }
 
 #[test]
+fn clients_cost_no_descriptors() {
+    run("many");
+}
+
+#[test]
 fn each_address_has_a_listener() {
     run("addresses");
 }

@@ -144,8 +144,7 @@ impl Cm {
         }
         let mut at = at;
         if at.port() == 0 {
-            let (port, held) =
-                ports::hold_any(id.port_space, at.ip(), anywhere).ok_or(libc::EADDRNOTAVAIL)?;
+            let (port, held) = ports::hold_any(id.port_space, at.ip(), anywhere)?;
             at.set_port(port);
             id.claims.push(held);
             id.holds_port = true;
@@ -168,13 +167,21 @@ impl Cm {
         if held.connection.is_some() || held.service.is_some() {
             return Err(libc::EINVAL);
         }
-        if held.src.is_none()
-            && let Some(src) = src
+        let is_datagrams = held.is_datagrams();
+        // Who names an address alone is found by nobody, unless others send datagrams to it.
+        let from = src.filter(|src| held.src.is_none() && src.port() == 0 && !is_datagrams);
+        if let Some(src) = src
+            && held.src.is_none()
+            && from.is_none()
         {
             self.bind(id, src)?;
         }
+        let from = from.map(|src| src.ip()).filter(|ip| !ip.is_unspecified());
+        if from.is_some_and(|ip| !address::is_local(ip)) {
+            return Err(libc::ENODEV);
+        }
         let anywhere = self.rng.next_u32();
-        let held = self.id(id)?;
+        let held = self.ids.get_mut(&id).ok_or(libc::ENOENT)?;
         let dst = match dst.ip() {
             ip if ip.is_unspecified() => {
                 SocketAddr::new(if ip.is_ipv4() { [127, 0, 0, 1].into() } else { own }, dst.port())
@@ -189,13 +196,12 @@ impl Cm {
         }
         if held.src.is_none_or(|src| src.ip().is_unspecified()) {
             // As the kernel's routes say: from an address of the host to itself.
-            let ip = if here { dst.ip() } else { own };
+            let ip = from.unwrap_or(if here { dst.ip() } else { own });
             let port = match held.src {
                 Some(src) => src.port(),
                 None => {
-                    let (port, claim) = ports::hold_any(held.port_space, ip, anywhere)
-                        .ok_or(libc::EADDRNOTAVAIL)?;
-                    held.claims.push(claim);
+                    let port = self.drawn.draw(held.port_space, anywhere)?;
+                    held.is_from_drawn = true;
                     port
                 }
             };

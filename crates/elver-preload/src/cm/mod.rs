@@ -7,6 +7,7 @@ mod calls;
 mod carrier;
 mod command;
 mod copies;
+mod drawn;
 mod ends;
 pub(crate) mod fd;
 mod multicast;

@@ -2,17 +2,21 @@
 //! its own, and a program asks for an address of the host's: names of Unix sockets in the abstract
 //! namespace, which is the network namespace's, tell which process it means. They go with the process.
 
-use std::fs;
+use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::{fs, io};
 
 use crate::fork::{close_in_child, keep_in_child};
 
 /// Ports that are given to who asks for any.
 const FIRST: u16 = 32_768;
 const COUNT: u16 = 28_232;
+/// Ports that connections are from are held so many at once.
+pub(crate) const BLOCK: u16 = 16;
+const FROM: &str = "elver-rdma_cm-from";
 const PORT: &str = "elver-rdma_cm-port";
 const LISTENER: &str = "elver-rdma_cm";
 const BOUND: &str = "elver-rdma_cm-bound";
@@ -29,11 +33,11 @@ impl Drop for Claim {
     }
 }
 
-fn claim(name: &str) -> Option<Claim> {
-    let address = UnixAddr::from_abstract_name(name).ok()?;
-    let socket = UnixDatagram::bind_addr(&address).ok()?;
+fn claim(name: &str) -> io::Result<Claim> {
+    let address = UnixAddr::from_abstract_name(name)?;
+    let socket = UnixDatagram::bind_addr(&address)?;
     close_in_child(socket.as_raw_fd());
-    Some(Claim { socket })
+    Ok(Claim { socket })
 }
 
 /// The address that a listener has: any, or one.
@@ -41,28 +45,52 @@ fn bound(address: IpAddr) -> String {
     if address.is_unspecified() { "*".into() } else { address.to_string() }
 }
 
-/// Holds a port; none if somebody has it.
-pub(crate) fn hold(port_space: u16, at: SocketAddr) -> Option<Claim> {
+fn try_hold(port_space: u16, at: SocketAddr) -> io::Result<Claim> {
     claim(&format!("{PORT}/{port_space:04x}/{}/{}", at.port(), bound(at.ip())))
 }
 
+/// Holds a port; none if somebody has it.
+pub(crate) fn hold(port_space: u16, at: SocketAddr) -> Option<Claim> {
+    try_hold(port_space, at).ok()
+}
+
 /// Holds any port that is free, beginning the search anywhere.
-pub(crate) fn hold_any(port_space: u16, at: IpAddr, anywhere: u32) -> Option<(u16, Claim)> {
-    (0..u32::from(COUNT)).find_map(|step| {
-        let port = FIRST + (anywhere.wrapping_add(step) % u32::from(COUNT)) as u16;
-        hold(port_space, SocketAddr::new(at, port)).map(|claim| (port, claim))
-    })
+pub(crate) fn hold_any(port_space: u16, at: IpAddr, anywhere: u32) -> Result<(u16, Claim), c_int> {
+    first_free(1, anywhere, |port| try_hold(port_space, SocketAddr::new(at, port)))
+}
+
+/// Holds any [`BLOCK`] ports that connections may be from, and that no other process holds so; the first of them.
+pub(crate) fn hold_block(port_space: u16, anywhere: u32) -> Result<(u16, Claim), c_int> {
+    first_free(BLOCK, anywhere, |first| claim(&format!("{FROM}/{port_space:04x}/{first}")))
+}
+
+/// The first that nobody has. When descriptors have run out no other is tried.
+fn first_free(
+    each: u16,
+    anywhere: u32,
+    hold: impl Fn(u16) -> io::Result<Claim>,
+) -> Result<(u16, Claim), c_int> {
+    let count = u32::from(COUNT / each);
+    for step in 0..count {
+        let port = FIRST + (anywhere.wrapping_add(step) % count) as u16 * each;
+        match hold(port) {
+            Ok(claim) => return Ok((port, claim)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error.raw_os_error().unwrap_or(libc::EADDRNOTAVAIL)),
+        }
+    }
+    Err(libc::EADDRNOTAVAIL)
 }
 
 /// Tells this network namespace that the device at an address listens on a port.
 pub(crate) fn publish(port_space: u16, at: SocketAddr, device: IpAddr) -> Option<Claim> {
-    claim(&format!("{LISTENER}/{port_space:04x}/{}/{}/{device}", at.port(), bound(at.ip())))
+    claim(&format!("{LISTENER}/{port_space:04x}/{}/{}/{device}", at.port(), bound(at.ip()))).ok()
 }
 
 /// Tells it that the device at an address has a port, though it may not listen: datagram rsockets never do, and send to
 /// ports that they have heard of otherwise.
 pub(crate) fn publish_bound(port_space: u16, at: SocketAddr, device: IpAddr) -> Option<Claim> {
-    claim(&format!("{BOUND}/{port_space:04x}/{}/{}/{device}", at.port(), bound(at.ip())))
+    claim(&format!("{BOUND}/{port_space:04x}/{}/{}/{device}", at.port(), bound(at.ip()))).ok()
 }
 
 /// The device that listens on a port of this host.

@@ -18,6 +18,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::cm::abi::{self, EventResp, Plain};
 use crate::cm::carrier::Carrier;
+use crate::cm::drawn::Drawn;
 use crate::cm::ends::Ends;
 use crate::cm::ports::Claim;
 use crate::device::node_guid;
@@ -103,6 +104,8 @@ pub(crate) struct CmId {
     pub(crate) reuses_port: bool,
     pub(crate) tos: u8,
     pub(crate) ack_timeout: u8,
+    /// Its port is one of those that connections are from.
+    pub(crate) is_from_drawn: bool,
     /// It alone has its port, and shares it with none that reuse it.
     pub(crate) holds_port: bool,
     /// What holds its port, and what tells others of it.
@@ -130,6 +133,7 @@ impl CmId {
             reuses_port: false,
             tos: 0,
             ack_timeout: ACK_TIMEOUT,
+            is_from_drawn: false,
             holds_port: false,
             claims: Vec::new(),
             service: None,
@@ -160,9 +164,10 @@ pub(crate) struct Cm {
     /// Who speaks for this process when it is killed.
     keeper: Option<Farewells>,
     channels: HashMap<RawFd, Channel>,
-    ids: HashMap<u32, CmId>,
+    pub(crate) ids: HashMap<u32, CmId>,
     by_connection: HashMap<Id, u32>,
     listeners: HashMap<Service, u32>,
+    pub(crate) drawn: Drawn,
     next: u32,
     /// Multicast groups.
     pub(crate) joined: HashMap<u32, Joined>,
@@ -195,6 +200,7 @@ impl Cm {
             ids: HashMap::new(),
             by_connection: HashMap::new(),
             listeners: HashMap::new(),
+            drawn: Drawn::default(),
             next: 0,
             joined: HashMap::new(),
             next_join: 0,
@@ -304,6 +310,11 @@ impl Cm {
     /// Destroys an id; how many of its events were taken.
     pub(crate) fn destroy(&mut self, now: Time, id: u32) -> Option<u32> {
         let gone = self.ids.remove(&id)?;
+        if let Some(src) = gone.src
+            && gone.is_from_drawn
+        {
+            self.drawn.give_back(gone.port_space, src.port());
+        }
         self.waiting.retain(|(.., connect)| connect.id != id);
         self.joined.retain(|_, joined| joined.id != id);
         if let Some(service) = gone.service {

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -276,6 +277,34 @@ static void forks(void)
 	well(pid);
 }
 
+/* Each client has a port of its own, and none a descriptor. */
+static void many(void)
+{
+	enum { MANY = 600, DESCRIPTORS = 256 };
+	static struct rdma_cm_id *ids[MANY];
+	static uint8_t seen[1 << 16];
+	struct sockaddr_in from = at("127.0.0.3", 0), to = at("127.0.0.1", 7174);
+	struct rlimit limit;
+	CODE(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	limit.rlim_cur = DESCRIPTORS;
+	CODE(setrlimit(RLIMIT_NOFILE, &limit), 0);
+	for (int which = 0; which < MANY; which++) {
+		struct sockaddr *own = which % 2 ? (struct sockaddr *)&from : NULL;
+		ids[which] = id_on(clients);
+		CODE(rdma_resolve_addr(ids[which], own, (struct sockaddr *)&to, 1000), 0);
+		next(clients, RDMA_CM_EVENT_ADDR_RESOLVED);
+		struct sockaddr_in *told = (struct sockaddr_in *)rdma_get_local_addr(ids[which]);
+		CODE(told->sin_addr.s_addr == (own ? from : to).sin_addr.s_addr, 1);
+		CODE(seen[port_of(ids[which])]++, 0);
+	}
+	for (int which = 0; which < MANY; which++)
+		CODE(rdma_destroy_id(ids[which]), 0);
+	from = at("192.0.2.1", 0);
+	struct rdma_cm_id *nowhere = id_on(clients);
+	CODE(rdma_resolve_addr(nowhere, (struct sockaddr *)&from, (struct sockaddr *)&to, 1000) ? errno : 0, ENODEV);
+	CODE(rdma_destroy_id(nowhere), 0);
+}
+
 /* A pipe's end in place of a channel: what is written there goes into the pipe. */
 static void replaced(int (*replace)(int from, int to))
 {
@@ -360,7 +389,7 @@ int main(int count, char **words)
 		const char *name;
 		void (*run)(void);
 	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses },
-		      { "reuse", reuse }, { "second", second }, { "forks", forks },
+		      { "reuse", reuse }, { "second", second }, { "many", many }, { "forks", forks },
 		      { "replaces", replaces }, { "vforks", vforks } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
