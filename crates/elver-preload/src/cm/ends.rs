@@ -31,8 +31,23 @@ pub(crate) struct Ends {
     name: Option<OwnedFd>,
     /// Readable when somebody has ended or has asked who this process is.
     any: OwnedFd,
-    peers: HashMap<IpAddr, OwnedFd>,
+    peers: HashMap<IpAddr, Watched>,
+    /// Processes that were watched.
+    count: u64,
 }
+
+/// A process that is watched.
+struct Watched {
+    process: OwnedFd,
+    /// Which it is, of all that have been: another may come to have its address.
+    number: Watch,
+    /// Ids that are connected with it.
+    users: u32,
+}
+
+/// What lets go of a process that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Watch(u64);
 
 fn name_of(address: IpAddr) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new_abstract_name(format!("{NAME}/{address}").as_bytes())
@@ -74,7 +89,7 @@ impl Ends {
     pub(crate) fn new(own: IpAddr) -> Result<Ends, Errno> {
         let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let name = named(own, &any).ok();
-        Ok(Ends { name, any, peers: HashMap::new() })
+        Ok(Ends { name, any, peers: HashMap::new(), count: 0 })
     }
 
     /// What becomes readable when [`Ends::take`] has something to do.
@@ -82,24 +97,48 @@ impl Ends {
         self.any.as_fd()
     }
 
-    /// Watches the process that has a device, if it is one of this host and user.
-    pub(crate) fn watch(&mut self, peer: IpAddr) {
-        if self.peers.len() >= PEERS || self.peers.contains_key(&peer) {
-            return;
+    /// Watches the process that has a device, if it is one of this host and user, for one more id.
+    pub(crate) fn watch(&mut self, peer: IpAddr) -> Option<Watch> {
+        if let Some(watched) = self.peers.get_mut(&peer) {
+            watched.users += 1;
+            return Some(watched.number);
         }
-        let Ok(process) = find(peer) else { return };
+        if self.peers.len() >= PEERS {
+            return None;
+        }
+        let process = find(peer).ok()?;
         let event = epoll::EventData::new_u64(0);
-        if epoll::add(&self.any, &process, event, epoll::EventFlags::IN).is_ok() {
-            self.peers.insert(peer, process);
+        epoll::add(&self.any, &process, event, epoll::EventFlags::IN).ok()?;
+        self.count += 1;
+        let number = Watch(self.count);
+        self.peers.insert(peer, Watched { process, number, users: 1 });
+        Some(number)
+    }
+
+    /// Watches it for one id less, and with the last one no more.
+    pub(crate) fn unwatch(&mut self, peer: IpAddr, watch: Watch) {
+        let Some(watched) = self.peers.get_mut(&peer).filter(|one| one.number == watch) else {
+            // It has ended since.
+            return;
+        };
+        watched.users -= 1;
+        if watched.users == 0 {
+            self.remove(peer);
+        }
+    }
+
+    fn remove(&mut self, peer: IpAddr) {
+        if let Some(Watched { process, .. }) = self.peers.remove(&peer) {
+            // A child of `fork` has the descriptor too, and would keep it here.
+            let _ = epoll::delete(&self.any, &process);
         }
     }
 
     /// Whether the process that had a device when it was watched has ended: another may have its address by now.
     pub(crate) fn has_ended(&mut self, peer: IpAddr) -> bool {
-        let ended = self.peers.get(&peer).is_some_and(is_readable);
-        if ended && let Some(process) = self.peers.remove(&peer) {
-            // A child of `fork` has the descriptor too, and would keep it here.
-            let _ = epoll::delete(&self.any, &process);
+        let ended = self.peers.get(&peer).is_some_and(|watched| is_readable(&watched.process));
+        if ended {
+            self.remove(peer);
         }
         ended
     }
@@ -145,10 +184,20 @@ mod tests {
     #[test]
     fn who_is_there_is_watched_and_who_is_not_is_not() {
         let mut ends = Ends::new(address(1)).unwrap();
-        ends.watch(address(1));
-        ends.watch([192, 0, 2, 1].into());
+        let first = ends.watch(address(1)).unwrap();
+        assert_eq!(ends.watch([192, 0, 2, 1].into()), None);
         assert_eq!(ends.peers.keys().copied().collect::<Vec<_>>(), [address(1)]);
         assert!(!ends.has_ended(address(1)));
+        // As long as anybody is connected with it.
+        assert_eq!(ends.watch(address(1)), Some(first));
+        ends.unwatch(address(1), first);
+        assert_eq!(ends.peers.len(), 1);
+        ends.unwatch(address(1), first);
+        assert!(ends.peers.is_empty());
+        // Who comes to have the address is another one.
+        let second = ends.watch(address(1)).unwrap();
+        ends.unwatch(address(1), first);
+        assert!(second != first && ends.peers.len() == 1);
         // The name is this one's, and a second goes without.
         assert!(Ends::new(address(1)).unwrap().name.is_none());
         // It is free again.

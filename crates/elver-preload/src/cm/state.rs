@@ -19,7 +19,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::cm::abi::{self, EventResp, Plain};
 use crate::cm::carrier::Carrier;
 use crate::cm::drawn::Drawn;
-use crate::cm::ends::Ends;
+use crate::cm::ends::{Ends, Watch};
 use crate::cm::ports::Claim;
 use crate::device::node_guid;
 use crate::fork::close_in_child;
@@ -98,6 +98,8 @@ pub(crate) struct CmId {
     pub(crate) dst: Option<SocketAddr>,
     /// Where the peer's device is.
     pub(crate) peer: Option<IpAddr>,
+    /// That process, if its end is watched for.
+    watch: Option<Watch>,
     /// Whether it is the device's: it is bound to an address, or has a peer.
     pub(crate) has_device: bool,
     pub(crate) has_route: bool,
@@ -128,6 +130,7 @@ impl CmId {
             src: None,
             dst: None,
             peer: None,
+            watch: None,
             has_device: false,
             has_route: false,
             reuses_port: false,
@@ -310,6 +313,9 @@ impl Cm {
     /// Destroys an id; how many of its events were taken.
     pub(crate) fn destroy(&mut self, now: Time, id: u32) -> Option<u32> {
         let gone = self.ids.remove(&id)?;
+        if let (Some(peer), Some(watch)) = (gone.peer, gone.watch) {
+            self.ends.unwatch(peer, watch);
+        }
         if let Some(src) = gone.src
             && gone.is_from_drawn
         {

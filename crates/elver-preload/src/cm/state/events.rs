@@ -153,7 +153,6 @@ impl Cm {
         made.src = of.src.map(|src| SocketAddr::new(header.dst, src.port()));
         made.dst = Some(SocketAddr::new(header.src, header.src_port));
         made.peer = Some(request.peer);
-        self.ends.watch(request.peer);
         made.has_device = true;
         made.has_route = true;
         made.tos = request.traffic_class;
@@ -173,6 +172,7 @@ impl Cm {
             return self.turn_away(connection, reason::NO_RESOURCES);
         };
         self.connect(id, connection);
+        self.watch(id);
         self.queue(listener, Some(id), Kind::ConnectRequest, 0, |resp| {
             conn(resp, |param| {
                 put(param, &request.private[IpHeader::LEN..]);
@@ -209,6 +209,16 @@ impl Cm {
         });
     }
 
+    /// Watches for the end of an id's peer, as long as there is the id.
+    fn watch(&mut self, id: u32) {
+        if let Some(id) = self.ids.get_mut(&id)
+            && let Some(peer) = id.peer
+            && id.watch.is_none()
+        {
+            id.watch = self.ends.watch(peer);
+        }
+    }
+
     /// Refuses what no listener is to hear of.
     fn turn_away(&mut self, connection: Id, reason: u16) {
         // It is a request that nobody has answered.
@@ -218,7 +228,6 @@ impl Cm {
     fn answered(&mut self, connection: Id, answer: &Answer) {
         let Some(id) = self.by_connection.get(&connection).copied() else { return };
         if let Some(held) = self.ids.get_mut(&id) {
-            held.peer.into_iter().for_each(|peer| self.ends.watch(peer));
             held.link.peer_qpn = answer.qpn;
             held.link.sq_psn = answer.starting_psn.get();
             held.link.responder_resources = answer.initiator_depth;
@@ -226,6 +235,7 @@ impl Cm {
             held.link.rnr_retry_count = answer.rnr_retry_count;
             held.link.known = true;
         }
+        self.watch(id);
         self.tell(id, Kind::ConnectResponse, 0, |resp| {
             conn(resp, |param| {
                 put(param, &answer.private);
