@@ -44,6 +44,7 @@ impl<M: Memory> Rnic<M> {
         self.hw.paths.has_freed() && !self.hw.stalled.is_empty()
     }
 
+    #[inline(never)] // It is asked for now and then, and by several.
     fn wake_stalled(&mut self) {
         self.hw.paths.clear_freed();
         while let Some(qpn) = self.hw.stalled.pop() {
@@ -81,7 +82,7 @@ impl<M: Memory> Rnic<M> {
                 self.active.rotate_left(1);
                 sent.ends_piece = short;
             }
-            if self.hw.loops_back && self.takes_own(now, qpn, &sent, buf) {
+            if self.hw.loops_back && self.takes_own(now, qpn, sent, buf) {
                 if self.can_wake() {
                     self.wake_stalled();
                 }
@@ -99,17 +100,8 @@ impl<M: Memory> Rnic<M> {
             queue_pair.requests_first = !queue_pair.pool.is_empty();
             return Some(sent);
         }
-        let sent = self.transmit_request(now, qpn, buf);
-        if sent.is_none() && requests_first {
-            return self.qps.get_mut(qpn)?.answer_instead(&mut self.hw, now, buf);
-        }
-        sent
-    }
-
-    #[inline(always)] // It has one caller, and few QPs have anything else to send.
-    fn transmit_request(&mut self, now: Time, qpn: u32, buf: &mut [u8]) -> Option<Transmit> {
         // Once around, beginning where the last packet came from.
-        let first = self.qps.get_mut(qpn)?.next_lane;
+        let first = queue_pair.next_lane;
         let mut passed_end = false;
         let mut at = first;
         loop {
@@ -117,7 +109,7 @@ impl<M: Memory> Rnic<M> {
             let found = queue_pair.filled.next_from(at).filter(|&lane| !passed_end || lane < first);
             let Some(lane) = found else {
                 if passed_end || first == 0 {
-                    return None;
+                    break;
                 }
                 (passed_end, at) = (true, 0);
                 continue;
@@ -139,6 +131,10 @@ impl<M: Memory> Rnic<M> {
                 return sent;
             }
         }
+        if requests_first {
+            return self.qps.get_mut(qpn)?.answer_instead(&mut self.hw, now, buf);
+        }
+        None
     }
 
     fn notify(&mut self, notification: &Notification, buf: &mut [u8]) -> Option<Transmit> {

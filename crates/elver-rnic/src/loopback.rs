@@ -13,12 +13,12 @@ impl<M: Memory> Rnic<M> {
     /// was done, if so much was moved by now.
     #[cold]
     #[inline(never)]
-    pub(crate) fn takes_own(&mut self, now: Time, qp: u32, sent: &Transmit, buf: &[u8]) -> bool {
+    pub(crate) fn takes_own(&mut self, now: Time, qp: u32, sent: Transmit, buf: &[u8]) -> bool {
         let config = &self.hw.config;
         if !config.local_copy || !config.addresses.contains(&sent.flow.dst.ip()) {
             return false;
         }
-        let Transmit { len, flow, traffic_class, hop_limit, .. } = *sent;
+        let Transmit { len, flow, traffic_class, hop_limit, .. } = sent;
         let meta = RxMeta { flow, traffic_class, hop_limit, ip_id: IpId::Exact(0) };
         if let Some(view) = self.accept(&meta, &buf[..len], false) {
             self.dispatch(now, &meta, view.headers(), view.payload());

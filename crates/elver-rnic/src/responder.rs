@@ -527,6 +527,7 @@ impl Responder {
 
     /// The next answer's headers, with the bytes of a READ response already in `buf` behind where
     /// the headers end. An error ends the stream: the region of a READ is gone.
+    #[inline(always)] // Answers are written by few, and a call costs as much as what is returned.
     pub(crate) fn next_answer<M: Memory>(
         &mut self,
         core: &QpCore,
