@@ -60,6 +60,11 @@ fn a_port_that_is_shared_has_one_listener() {
 }
 
 #[test]
+fn a_port_of_all_addresses_is_nobody_elses_at_any() {
+    run("everywhere");
+}
+
+#[test]
 fn a_child_of_fork_holds_no_port() {
     run("forks");
 }

@@ -46,7 +46,19 @@ fn bound(address: IpAddr) -> String {
 }
 
 fn try_hold(port_space: u16, at: SocketAddr) -> io::Result<Claim> {
-    claim(&format!("{PORT}/{port_space:04x}/{}/{}", at.port(), bound(at.ip())))
+    let held = claim(&format!("{PORT}/{port_space:04x}/{}/{}", at.port(), bound(at.ip())))?;
+    // A port of all addresses is the port of each. Of two that take it at once neither has it then.
+    let is_free = table().is_none_or(|table| !is_held_otherwise(&table, port_space, at));
+    if is_free { Ok(held) } else { Err(io::ErrorKind::AddrInUse.into()) }
+}
+
+/// Whether a port is held by another name that means the same: for any address, where one is wanted, or for one.
+fn is_held_otherwise(table: &str, port_space: u16, at: SocketAddr) -> bool {
+    let start = format!("@{PORT}/{port_space:04x}/{}/", at.port());
+    let wild = at.ip().is_unspecified();
+    let names = table.lines().filter_map(|line| line.split_whitespace().last());
+    let mut held = names.filter_map(|name| name.strip_prefix(&start));
+    held.any(|name| (name == "*") != wild)
 }
 
 /// Holds a port; none if somebody has it.
@@ -145,6 +157,9 @@ mod tests {
         assert_eq!(find("127.0.0.1:7175"), None);
         assert_eq!(find_in(table, LISTENER, 0x111, "127.0.0.1:7174".parse().unwrap()), None);
         assert_eq!(find_in(table, BOUND, 0x106, "127.0.0.1:7174".parse().unwrap()), None);
+        let held = |text: &str| is_held_otherwise(table, 0x106, text.parse().unwrap());
+        assert!(held("127.0.0.1:7175") && !held("0.0.0.0:7175"));
+        assert!(!held("127.0.0.1:7174"), "nobody holds it, whoever listens");
     }
 
     #[test]
@@ -153,6 +168,9 @@ mod tests {
         let (port, held) = hold_any(0xfff0, at, std::process::id()).unwrap();
         let whole = SocketAddr::new(at, port);
         assert!(hold(0xfff0, whole).is_none());
+        let all = SocketAddr::new([0, 0, 0, 0].into(), port);
+        assert!(hold(0xfff0, all).is_none(), "one address of all is held");
+        assert!(hold(0xfff1, all).is_some(), "in another space it is not");
         let devices = [[127, 64, 1, 2], [127, 64, 1, 3]].map(IpAddr::from);
         let has = publish_bound(0xfff0, whole, devices[0]).unwrap();
         assert_eq!((find(0xfff0, whole), find_bound(0xfff0, whole)), (None, Some(devices[0])));

@@ -255,6 +255,45 @@ static void reuse(void)
 	CODE(rdma_destroy_id(bound), 0);
 }
 
+/* In a program of its own: what binding to a port of an address comes to. */
+static void binds(void)
+{
+	struct sockaddr_in own = at(getenv("ADDRESS"), atoi(getenv("PORT")));
+	CODE(rdma_bind_addr(id_on(servers), (struct sockaddr *)&own) ? errno : 0, atoi(getenv("WANTED")));
+}
+
+static void other_binds(const char *address, uint16_t port, int wanted)
+{
+	char number[16];
+	setenv("ADDRESS", address, 1);
+	snprintf(number, sizeof(number), "%u", port);
+	setenv("PORT", number, 1);
+	snprintf(number, sizeof(number), "%d", wanted);
+	setenv("WANTED", number, 1);
+	fflush(stdout);
+	pid_t pid = fork();
+	if (pid == 0) {
+		execl("/proc/self/exe", "cm", "binds", NULL);
+		_exit(127);
+	}
+	well(pid);
+}
+
+/* A port of all addresses is nobody else's at any of them: who took it at one had all that connected there. */
+static void everywhere(void)
+{
+	struct rdma_cm_id *all = listener("0.0.0.0", 0, 8);
+	uint16_t port = port_of(all);
+	other_binds("127.0.0.1", port, EADDRINUSE);
+	other_binds("0.0.0.0", port, EADDRINUSE);
+	CODE(rdma_destroy_id(all), 0);
+	struct rdma_cm_id *one = listener("127.0.0.1", port, 8);
+	other_binds("0.0.0.0", port, EADDRINUSE);
+	other_binds("127.0.0.2", port, 0);
+	CODE(rdma_destroy_id(one), 0);
+	other_binds("0.0.0.0", port, 0);
+}
+
 /* A child has no ports of its parent's, which is free to give them back and to take them again. */
 static void forks(void)
 {
@@ -389,7 +428,7 @@ int main(int count, char **words)
 		const char *name;
 		void (*run)(void);
 	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses },
-		      { "reuse", reuse }, { "second", second }, { "many", many }, { "forks", forks },
+		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "forks", forks },
 		      { "replaces", replaces }, { "vforks", vforks } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
