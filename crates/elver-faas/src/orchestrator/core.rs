@@ -1,6 +1,6 @@
 //! What all of the orchestrator's tasks share, and what the schedule's actions do.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
@@ -147,6 +147,9 @@ pub(super) struct Orchestrator {
     services: Services,
     /// The schedule's next time may have changed.
     changed: Notify,
+    /// Containers that are being ended, and told of when one has.
+    deletions: Cell<usize>,
+    deleted: Notify,
 }
 
 impl Orchestrator {
@@ -177,6 +180,8 @@ impl Orchestrator {
             state: RefCell::new(state),
             services,
             changed: Notify::new(),
+            deletions: Cell::new(0),
+            deleted: Notify::new(),
         })
     }
 
@@ -239,6 +244,10 @@ impl Orchestrator {
                 Ok(()) => self.directory.remove(id),
                 Err(error) => eprintln!("{error}"),
             }
+        }
+        // Those that were being ended: who leaves now would kill the runtime half-way.
+        while self.deletions.get() > 0 {
+            self.deleted.notified().await;
         }
         // A file that is not there is as good.
         let _ = std::fs::remove_file(self.directory.own_front_socket());
@@ -440,6 +449,7 @@ impl Orchestrator {
         spawn_local(async move {
             let home = this.state.borrow_mut().homes.remove(&id);
             let Some(home) = home else { return };
+            this.deletions.set(this.deletions.get() + 1);
             home.control.abort();
             let _at_work = home.commands.lock().await;
             match this.runtime.delete(&StateDirectory::name(id)).await {
@@ -447,6 +457,8 @@ impl Orchestrator {
                 // The directory stays, by which the next orchestrator finds it.
                 Err(error) => eprintln!("{error}"),
             }
+            this.deletions.set(this.deletions.get() - 1);
+            this.deleted.notify_one();
             this.with(|schedule, now| schedule.container_ended(now, id, &why));
             this.close_doors();
         });

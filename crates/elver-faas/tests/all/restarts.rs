@@ -1,5 +1,7 @@
 //! An orchestrator that is killed, between any two steps, and its successor.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use elver_faas::schedule::Start;
@@ -36,6 +38,24 @@ fn a_successor_finds_what_runs_and_forks_it() {
     wait_for_processes(61_031, 3);
     platform.end();
     wait_for_processes(61_031, 0);
+}
+
+/// A runtime that was just ending a container was killed by the orchestrator's end, and the container left.
+#[test]
+fn an_orchestrator_ends_when_what_it_was_ending_has_ended() {
+    let place = tempfile::tempdir().unwrap();
+    let (slow, ending) = (place.path().join("crun"), place.path().join("ending"));
+    let script = format!(
+        "#!/bin/sh\ncase \" $* \" in *' delete '*) touch {ending:?}; sleep 2 ;; esac\nexec crun \"$@\"\n"
+    );
+    std::fs::write(&slow, script).unwrap();
+    std::fs::set_permissions(&slow, Permissions::from_mode(0o755)).unwrap();
+    let settings = format!("keep_alive_s = 1\nruntime = [{slow:?}]");
+    let mut platform = Platform::start(&settings, &python("zora", 61_066, &["echo"]));
+    platform.answer("zora-echo", json!(1));
+    wait_for("the container to be ended", || ending.exists().then_some(()));
+    platform.end();
+    wait_for_processes(61_066, 0);
 }
 
 #[test]
