@@ -1,9 +1,9 @@
 //! The file of a cache: who may have written it, and how it is replaced.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::HostCache;
@@ -91,14 +91,22 @@ fn read_all(mut file: File, bytes: &mut [u8]) -> io::Result<usize> {
 /// It cannot be written, or is too large.
 pub fn write(path: &Path, cache: &HostCache) -> io::Result<()> {
     let bytes = format::encode(cache).map_err(io::Error::other)?;
-    if let Some(directory) = path.parent() {
+    let readable = |mode| Permissions::from_mode(mode);
+    if let Some(directory) = path.parent().filter(|directory| !directory.exists()) {
         fs::create_dir_all(directory)?;
+        // All of the host's programs read it, whatever the umask of who makes it is.
+        fs::set_permissions(directory, readable(0o755))?;
     }
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}", std::process::id()));
     let mut options = OpenOptions::new();
     let options = options.write(true).create_new(true).mode(0o644);
-    let written = options.open(&beside).and_then(|mut file| file.write_all(&bytes));
+    let written = options.open(&beside).and_then(|mut file| {
+        file.write_all(&bytes)?;
+        file.set_permissions(readable(0o644))?;
+        // An empty file after a crash would be refused, and nothing makes one anew that is refused.
+        file.sync_all()
+    });
     let done = written.and_then(|()| fs::rename(&beside, path));
     if done.is_err() {
         // It may be somebody else's, or not there.
@@ -109,7 +117,7 @@ pub fn write(path: &Path, cache: &HostCache) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
