@@ -109,12 +109,9 @@ unsafe fn lend(qp: *mut Qp) -> Result<(), Refusal> {
 /// As [`elver_lend_qp`].
 unsafe fn can_be_lent(qp: *mut Qp) -> Result<(), Refusal> {
     // SAFETY: by the caller's promise.
-    let (named, own) = unsafe {
-        let named = &*qp;
-        let own = registry::functions(named.context);
-        (named, own.unwrap_or_else(|| verbs::functions(named.context)))
-    };
-    if !verbs::library_of(own.post_send).is_some_and(|name| name.starts_with(SHAREABLE)) {
+    let (named, providers) = unsafe { (&*qp, posting::providers((*qp).context)) };
+    let library = providers.and_then(|own| verbs::library_of(own.post_send));
+    if !library.is_some_and(|name| name.starts_with(SHAREABLE)) {
         return Err((
             libc::EOPNOTSUPP,
             c"the device's queues are memory of the process's own, of which a child gets a copy: rxe's can be shared",

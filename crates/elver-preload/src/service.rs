@@ -1,3 +1,5 @@
+//! What of an address vector is kept for who asks.
+
 use crate::layout::AhAttr;
 
 /// What an address vector says that means nothing on Ethernet: who asks for it is told what was given, as by a kernel.

@@ -23,22 +23,32 @@ pub(crate) extern "C" fn forked() {
     CHILD.store(0, Relaxed);
 }
 
-/// Stands before a context's own functions; false if there are too many contexts.
+/// The functions of this library.
+fn own() -> Functions {
+    let own: (PostSend, PostRecv) = (post_send, post_recv);
+    Functions { post_send: own.0 as usize, post_recv: own.1 as usize }
+}
+
+/// A context's provider's own functions. One that was opened where another had been has its own again.
 ///
 /// # Safety
 /// It is an open context of libibverbs.
-pub(crate) unsafe fn stand_before(context: *mut Context) -> bool {
-    let own: (PostSend, PostRecv) = (post_send, post_recv);
-    let own = Functions { post_send: own.0 as usize, post_recv: own.1 as usize };
+pub(crate) unsafe fn providers(context: *mut Context) -> Option<Functions> {
     // SAFETY: by the caller's promise.
     let theirs = unsafe { verbs::functions(context) };
-    if theirs == own {
-        return true;
-    }
-    let known = registry::know(context, theirs);
+    if theirs == own() { registry::functions(context) } else { Some(theirs) }
+}
+
+/// Stands before a context's own functions; false if there are too many contexts.
+///
+/// # Safety
+/// As [`providers`].
+pub(crate) unsafe fn stand_before(context: *mut Context) -> bool {
+    // SAFETY: by the caller's promise.
+    let known = unsafe { providers(context) }.is_some_and(|known| registry::know(context, known));
     if known {
         // SAFETY: these have the types of those that they stand before.
-        unsafe { verbs::set_functions(context, own) };
+        unsafe { verbs::set_functions(context, own()) };
     }
     known
 }

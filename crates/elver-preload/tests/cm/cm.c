@@ -222,9 +222,11 @@ static void second(void)
 	CODE(rdma_listen(id, 8) ? errno : 0, atoi(getenv("WANTED")));
 }
 
-static void other_listens(uint16_t port, int wanted)
+/* Has another program do something with a port of an address, which is to come to this. */
+static void other(const char *does, const char *address, uint16_t port, int wanted)
 {
 	char number[16];
+	setenv("ADDRESS", address, 1);
 	snprintf(number, sizeof(number), "%u", port);
 	setenv("PORT", number, 1);
 	snprintf(number, sizeof(number), "%d", wanted);
@@ -232,10 +234,15 @@ static void other_listens(uint16_t port, int wanted)
 	fflush(stdout);
 	pid_t pid = fork();
 	if (pid == 0) {
-		execl("/proc/self/exe", "cm", "second", NULL);
+		execl("/proc/self/exe", "cm", does, NULL);
 		_exit(127);
 	}
 	well(pid);
+}
+
+static void other_listens(uint16_t port, int wanted)
+{
+	other("second", "127.0.0.1", port, wanted);
 }
 
 /* A port that is shared has one listener all the same. */
@@ -264,19 +271,7 @@ static void binds(void)
 
 static void other_binds(const char *address, uint16_t port, int wanted)
 {
-	char number[16];
-	setenv("ADDRESS", address, 1);
-	snprintf(number, sizeof(number), "%u", port);
-	setenv("PORT", number, 1);
-	snprintf(number, sizeof(number), "%d", wanted);
-	setenv("WANTED", number, 1);
-	fflush(stdout);
-	pid_t pid = fork();
-	if (pid == 0) {
-		execl("/proc/self/exe", "cm", "binds", NULL);
-		_exit(127);
-	}
-	well(pid);
+	other("binds", address, port, wanted);
 }
 
 /* A port of all addresses is nobody else's at any of them: who took it at one had all that connected there. */

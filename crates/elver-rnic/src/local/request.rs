@@ -1,3 +1,5 @@
+//! A WR as its target within the device gets it, and what comes of it.
+
 use core::net::IpAddr;
 
 use elver_verbs::{Ah, QpType, SendOp, WcStatus};
