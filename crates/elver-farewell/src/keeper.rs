@@ -5,13 +5,14 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{Timespec, epoll};
 use rustix::io::{Errno, pread};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
 };
-use rustix::process::{PidfdFlags, geteuid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::farewells::receive;
@@ -131,11 +132,13 @@ impl Keeper {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let Ok(socket) = accept_with(&self.listener, flags) else { return };
         // Its number is its own still: who has the other end has not closed it, or has ended and tells nothing.
-        let Ok(peer) = socket_peercred(&socket) else { return };
-        if peer.uid.as_raw() != self.user || self.watched.len() >= PROCESSES {
+        let Ok(peer) = getsockopt(&socket, PeerCredentials) else { return };
+        if peer.uid() != self.user || self.watched.len() >= PROCESSES {
             return;
         }
-        let Ok(process) = pidfd_open(peer.pid, PidfdFlags::empty()) else { return };
+        // 0 is a process that this one cannot see, in another PID namespace; rustix has no value for it.
+        let Some(pid) = Pid::from_raw(peer.pid()) else { return };
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
         let number = self.next;
         if add(&self.any, &process, number).is_ok() && add(&self.any, &socket, number).is_ok() {
             self.next += 1;

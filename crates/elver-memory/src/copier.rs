@@ -302,7 +302,10 @@ impl State {
         one.recover(budget, now);
         one.budget = one.budget.saturating_sub(waited);
         let is_held = held.is_some();
-        one.held = held;
+        // A look that ended before, and is told of later, says nothing of a thread that still writes.
+        if is_held {
+            one.held = held;
+        }
         if one.budget >= BUDGET_MIN && !is_held {
             return false;
         }

@@ -10,8 +10,9 @@
 //! to be dealt with. A fault anywhere else ends the process, as it would have done.
 
 use std::io;
+use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
 /// Mappings in a chunk of the table, and chunks.
@@ -30,12 +31,45 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 /// six pages of its own when it opens its first session.
 static SURVIVES: AtomicBool = AtomicBool::new(false);
 
-/// A place of the table.
+/// A place of the table. Who reads it holds nobody up who writes it, and may be stopped between two words for as
+/// long as you like: it counts its changes, so that a range of two mappings is never taken for one.
 struct Place {
+    changes: AtomicU64,
     start: AtomicUsize,
     /// 0 while nothing is there.
     end: AtomicUsize,
     lost: AtomicBool,
+}
+
+impl Place {
+    const fn new() -> Place {
+        Place {
+            changes: AtomicU64::new(0),
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            lost: AtomicBool::new(false),
+        }
+    }
+
+    /// Puts a range here. One thread at a time does: whose place it is.
+    fn set(&self, range: Range<usize>) {
+        let changes = self.changes.load(Ordering::Relaxed);
+        // Odd as long as the words belong to two ranges.
+        self.changes.store(changes + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.start.store(range.start, Ordering::Relaxed);
+        self.end.store(range.end, Ordering::Relaxed);
+        self.changes.store(changes + 2, Ordering::Release);
+    }
+
+    /// The range that is here. None where it is changed meanwhile: it is nobody's then who uses it.
+    fn range(&self) -> Option<Range<usize>> {
+        let changes = self.changes.load(Ordering::Acquire);
+        let range = self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let is_whole = changes.is_multiple_of(2) && self.changes.load(Ordering::Relaxed) == changes;
+        is_whole.then_some(range)
+    }
 }
 
 /// A mapping that is known. It must be dropped before the mapping goes.
@@ -92,8 +126,7 @@ impl Shared {
         let shared = Shared { place: number };
         let place = shared.place();
         place.lost.store(false, Ordering::Relaxed);
-        place.start.store(start, Ordering::Relaxed);
-        place.end.store(start + len, Ordering::Release);
+        place.set(start..start + len);
         Some(shared)
     }
 
@@ -112,7 +145,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.place().end.store(0, Ordering::Release);
+        self.place().set(0..0);
         FREE.lock().unwrap_or_else(PoisonError::into_inner).0.push(self.place);
     }
 }
@@ -120,9 +153,7 @@ impl Drop for Shared {
 /// One more chunk of places.
 fn grow((free, count): &mut (Vec<u32>, u32)) -> Option<()> {
     let chunk = TABLE.get(*count as usize / CHUNK)?;
-    let places = [const {
-        Place { start: AtomicUsize::new(0), end: AtomicUsize::new(0), lost: AtomicBool::new(false) }
-    }; CHUNK];
+    let places = [const { Place::new() }; CHUNK];
     chunk.store(Box::into_raw(Box::new(places)), Ordering::Release);
     free.extend(*count..*count + CHUNK as u32);
     *count += CHUNK as u32;
@@ -138,11 +169,9 @@ fn mend(address: usize) -> bool {
         }
         // SAFETY: a chunk that is in the table is never freed.
         for place in unsafe { &*chunk } {
-            let end = place.end.load(Ordering::Acquire);
-            let start = place.start.load(Ordering::Relaxed);
-            if !(start..end).contains(&address) {
+            let Some(range) = place.range().filter(|range| range.contains(&address)) else {
                 continue;
-            }
+            };
             let (protection, flags) = (
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
@@ -151,8 +180,8 @@ fn mend(address: usize) -> bool {
             // place is taken: the thread that we interrupted is using it.
             let mapped = unsafe {
                 libc::mmap(
-                    ptr::with_exposed_provenance_mut(start),
-                    end - start,
+                    ptr::with_exposed_provenance_mut(range.start),
+                    range.len(),
                     protection,
                     flags,
                     -1,
@@ -189,5 +218,34 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut 
             libc::raise(signal);
         }
         *libc::__errno_location() = errno;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reader that is stopped between two words of a place that is given out again.
+    #[test]
+    fn no_range_is_made_of_two() {
+        const RANGES: [Range<usize>; 2] = [1_000..2_000, 8_000..9_000];
+        const ROUNDS: u32 = 300_000;
+        let place = Place::new();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..ROUNDS {
+                    place.set(RANGES[round as usize % 2].clone());
+                    place.set(0..0);
+                }
+                is_over.store(true, Ordering::Relaxed);
+            });
+            while !is_over.load(Ordering::Relaxed) {
+                if let Some(range) = place.range() {
+                    assert!(range == (0..0) || RANGES.contains(&range), "{range:?}");
+                }
+            }
+        });
+        assert_eq!(place.range(), Some(0..0));
     }
 }

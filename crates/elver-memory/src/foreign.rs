@@ -212,10 +212,11 @@ impl Sought {
 
 /// Whether all pages of a range are in memory, as `/proc/PID/pagemap` says: a word a page.
 fn are_present(pages: &File, at: u64, len: u64) -> bool {
-    const PAGE: u64 = 4_096;
     const PRESENT: u64 = 1 << 63;
-    const PAGES_MAX: usize = PIECE / PAGE as usize + 1;
-    let (first, last) = (at / PAGE, (at + len.max(1) - 1) / PAGE);
+    // Pages of 4 KB are the smallest that there are.
+    const PAGES_MAX: usize = PIECE / 4_096 + 1;
+    let page = rustix::param::page_size() as u64;
+    let (first, last) = (at / page, (at + len.max(1) - 1) / page);
     let count = (last - first + 1) as usize;
     if count > PAGES_MAX {
         return false;
