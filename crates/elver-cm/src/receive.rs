@@ -15,6 +15,8 @@ use crate::reason;
 const SERVICE_TIMEOUT: u8 = 24;
 /// The longest that a peer may have us wait between two messages: 17.2 s.
 const PATIENCE_MAX: u8 = 22;
+/// The shortest, 1.05 ms, as Linux has it: nobody has us send a row of answers before one can be answered.
+const PATIENCE_MIN: u8 = 8;
 
 /// How a received message is answered: under its own transaction, at its sender's.
 struct Asked {
@@ -156,7 +158,8 @@ impl Manager {
         if let Some(connection) = self.find(id, None) {
             connection.peer_qpn = req.qpn;
             connection.left = req.max_retries;
-            connection.patience = nanoseconds(req.local_response_timeout.min(PATIENCE_MAX));
+            connection.patience =
+                nanoseconds(req.local_response_timeout.clamp(PATIENCE_MIN, PATIENCE_MAX));
         }
         let request = Request {
             peer: asked.peer,
@@ -211,6 +214,9 @@ impl Manager {
             self.counters.unexpected += 1;
             return;
         };
+        // Nobody has us wait for ever: to be waited for takes one of the times that we would have asked again.
+        let Some(left) = connection.left.checked_sub(1) else { return };
+        connection.left = left;
         let longer = nanoseconds(service_timeout.min(SERVICE_TIMEOUT)) + connection.patience;
         self.wake_at(id, Some(now.saturating_add_ns(longer)));
     }
@@ -238,6 +244,7 @@ impl Manager {
                     | State::Answered
                     | State::RepSent
                     | State::Established
+                    | State::DreqSent
             )
         };
         let found = id.and_then(|id| self.find(id, Some(peer)).filter(|found| takes(found.state)));
@@ -250,7 +257,12 @@ impl Manager {
             self.counters.unexpected += 1;
             return;
         };
-        self.report(id, Event::Rejected { id: Id(id), reason, private: private.into() });
+        let event = match state {
+            // It knows the connection no more: what we asked for has happened.
+            State::DreqSent => Event::Disconnected(Id(id)),
+            _ => Event::Rejected { id: Id(id), reason, private: private.into() },
+        };
+        self.report(id, event);
         if state == State::Requested {
             // We have said nothing that could be answered late.
             self.end(id);

@@ -33,7 +33,7 @@ impl Manager {
             }
             State::Requested => {
                 self.counters.expired += 1;
-                self.refuse_late(id, Rejected::Req);
+                self.refuse_unanswered(id);
                 self.report(id, Event::Expired(Id(id)));
                 self.linger(id, now);
             }
@@ -54,6 +54,17 @@ impl Manager {
             }
             State::Answered | State::Established | State::Closed => {}
         }
+    }
+
+    /// Tells a peer that nobody answers its request. Not that time is up: Linux looks for that word among those who
+    /// have a number of ours, which this peer has not.
+    fn refuse_unanswered(&mut self, id: u32) {
+        let Some(connection) = self.find(id, None) else { return };
+        let (remote, reason) = (connection.remote.unwrap_or_default(), reason::NO_RESOURCES);
+        let of = Rejected::Req;
+        let rej = Message::Rej { local: id, remote, of, reason, info: &[], private: &[] };
+        // Without private data there is room.
+        let _ = self.tell(id, rej);
     }
 
     /// Tells a peer that waits that nothing comes of it.

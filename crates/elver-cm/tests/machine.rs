@@ -467,6 +467,12 @@ fn requests_that_nobody_answers_expire() {
     assert!(world.now.0 >= 60_000 * MS);
     while world.step() {}
     assert_eq!(world.server().counters().expired, 2);
+    // In a word that Linux hears too, from who has no number of ours.
+    for _ in 0..2 {
+        let told = world.event_but_released(0);
+        let Event::Rejected { reason, .. } = told else { panic!("{told:?}") };
+        assert_eq!(reason, reason::NO_RESOURCES);
+    }
     // Their places are free.
     let now = world.now;
     world.client().connect(now, &offer(&[])).unwrap();
@@ -481,6 +487,44 @@ fn forged(message: Message<'_>) -> [u8; MAD_LEN] {
 }
 
 /// Who is not the peer, or does not know both numbers, changes nothing.
+/// A peer that asks for more time again and again is given it as often as it would have been asked again.
+#[test]
+fn nobody_is_waited_for_without_an_end() {
+    let mut world = World::new(1, NONE);
+    let id = world.client().connect(Time::ZERO, &offer(&[])).unwrap();
+    let of = Rejected::Req;
+    let mra = Message::Mra { local: 1, remote: id.0, of, service_timeout: 24, private: &[] };
+    let mra = forged(mra);
+    let mut asked = 0;
+    while let Some(due) = world.client().due() {
+        // Just before it would give up.
+        world.client().receive(Time(due.0 - 1), SERVER, &mra);
+        if world.client().due() == Some(due) {
+            world.client().advance(due);
+        }
+        asked += 1;
+        assert!(asked < 100, "it waits still at {due:?}");
+    }
+    assert_eq!(world.client().poll_event(), Some(Event::Unreachable(id)));
+}
+
+/// A peer that has forgotten the connection says so, and it has ended.
+#[test]
+fn who_does_not_know_what_is_ended_has_ended_it() {
+    let mut world = World::new(1, NONE);
+    world.server().listen(HERE, 1).unwrap();
+    let (ours, theirs) = world.connected();
+    while world.step() {}
+    while world.client().poll_event().is_some() {}
+    let now = world.now;
+    world.client().disconnect(now, ours).unwrap();
+    let (of, reason) = (Rejected::Other, reason::INVALID_COMMUNICATION_ID);
+    let (info, private) = (&[][..], &[][..]);
+    let rej = Message::Rej { local: theirs.0, remote: ours.0, of, reason, info, private };
+    world.client().receive(now, SERVER, &forged(rej));
+    assert_eq!(world.client().poll_event(), Some(Event::Disconnected(ours)));
+}
+
 #[test]
 fn strangers_end_nothing() {
     let mut world = World::new(1, NONE);
@@ -632,6 +676,21 @@ fn a_flood_is_bounded_and_counted() {
     }
     assert_eq!((server.counters().expired, events), (u64::from(BACKLOG), 3 * BACKLOG));
     assert!(server.is_empty(), "{server:?}");
+}
+
+/// Who asks for an answer within 4 µs is not sent sixteen before one of them can have arrived.
+#[test]
+fn answers_are_not_sent_again_at_once() {
+    let mut server = manager(1);
+    server.listen(HERE, 1).unwrap();
+    let hasty = Config { response_timeout: 0, ..Config::default() };
+    let mut client = Manager::new(hasty, Rng::new(2));
+    client.connect(Time::ZERO, &offer(&[])).unwrap();
+    let (_, req) = client.poll_transmit().unwrap();
+    server.receive(Time::ZERO, STRANGER, &req);
+    let Some(Event::Request(id, _)) = server.poll_event() else { panic!("no request") };
+    server.accept(Time::ZERO, id, &answer(&[])).unwrap();
+    assert!(server.due().is_some_and(|due| due.0 >= MS), "{:?}", server.due());
 }
 
 /// What is refused at once, and what is taken back, keeps no place: the table has room for who is wanted.

@@ -374,9 +374,11 @@ impl Cm {
     pub(crate) fn take(&mut self, channel: RawFd) -> Result<EventResp, c_int> {
         let channel = self.channels.get_mut(&channel).ok_or(libc::EBADF)?;
         let mut event = channel.events.pop_front().ok_or(libc::EAGAIN)?;
+        // A group's events are its id's too: librdmacm counts both, and waits for both.
         if let Some(joined) = event.group.and_then(|group| self.joined.get_mut(&group)) {
             joined.reported += 1;
-        } else if let Some(id) = self.ids.get_mut(&event.of) {
+        }
+        if let Some(id) = self.ids.get_mut(&event.of) {
             id.reported += 1;
             event.resp.uid = id.uid;
         }
