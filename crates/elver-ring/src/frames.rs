@@ -88,6 +88,40 @@ impl<C: Carrier> FrameSender<C> {
         Ok(())
     }
 
+    /// As [`FrameSender::flush`], but waits for no room below.
+    ///
+    /// # Errors
+    /// As [`Sender::flush`].
+    #[inline]
+    pub fn begin_flush(&mut self) -> Result<(), Error> {
+        if self.unflushed {
+            self.sender.begin_flush()?;
+            self.unflushed = self.sender.is_held_up();
+        }
+        Ok(())
+    }
+
+    /// As [`Sender::begin_end`].
+    ///
+    /// # Errors
+    /// As [`Sender::flush`].
+    pub fn begin_end(&mut self) -> Result<(), Error> {
+        self.sender.begin_end()
+    }
+
+    /// As [`Sender::poll`].
+    ///
+    /// # Errors
+    /// As [`Sender::flush`].
+    pub fn poll(&mut self) -> Result<(), Error> {
+        self.sender.poll()
+    }
+
+    /// Whether something is due that found no room below, so that it waits for a later call.
+    pub fn is_held_up(&self) -> bool {
+        self.sender.is_held_up()
+    }
+
     /// As [`Sender::flush_if_idle`]: what stays goes by a later call.
     ///
     /// # Errors
@@ -129,6 +163,27 @@ impl<C: Carrier> FrameReceiver<C> {
     #[inline]
     pub fn frame(&self, len: usize) -> &[u8] {
         &self.frame[..len]
+    }
+
+    /// As [`Receiver::begin_stop`].
+    ///
+    /// # Errors
+    /// [`Error::Carrier`].
+    pub fn begin_stop(&mut self) -> Result<(), Error> {
+        self.receiver.begin_stop()
+    }
+
+    /// As [`Receiver::poll`].
+    ///
+    /// # Errors
+    /// [`Error::Carrier`].
+    pub fn poll(&mut self) -> Result<(), Error> {
+        self.receiver.poll()
+    }
+
+    /// Whether something is due that found no room below.
+    pub fn is_held_up(&self) -> bool {
+        self.receiver.is_held_up()
     }
 
     /// Whether the peer sends no more.

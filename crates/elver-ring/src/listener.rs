@@ -176,7 +176,7 @@ impl Listener {
         let welcome = Greeting::Welcome(memory.place(), bell.number);
         greet(source, &welcome).map_err(|_| Refusal::Memory)?;
         let Memory { cells, outgoing, incoming } = memory;
-        let (vqp, role) = (source.clone(), Role::Accepted { bell, _share: share });
+        let (vqp, role) = (source.clone(), Role::Accepted { bell, share });
         let packed = there.is_packed() && back.is_packed();
         let parts = Parts { vqp, role, cells, outgoing, incoming, peer, packed, spin };
         ends(parts, back, there, token).map_err(|_| Refusal::Config)

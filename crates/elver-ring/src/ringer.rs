@@ -31,6 +31,8 @@ pub(crate) struct Ringer {
     /// Taken out while it is used.
     way: Cell<Way>,
     lost: Cell<u64>,
+    /// One did not go, or may be lost.
+    owed: Cell<bool>,
 }
 
 #[derive(Default)]
@@ -47,13 +49,18 @@ enum Way {
 
 impl Ringer {
     pub(crate) fn new(session: Session, gid: Gid, port: u16, bell: u64) -> Ringer {
-        let (way, lost) = (Cell::default(), Cell::default());
-        Ringer { session, gid, port, bell, way, lost }
+        let (way, lost, owed) = (Cell::default(), Cell::default(), Cell::default());
+        Ringer { session, gid, port, bell, way, lost, owed }
     }
 
     /// Wakings that did not arrive.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.get()
+    }
+
+    /// Whether a waking is to go that did not, or that may be lost.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.owed.get()
     }
 
     /// Sends a waking; false if it does not go now: come back.
@@ -78,6 +85,7 @@ impl Ringer {
             way => (false, way),
         };
         self.way.set(way);
+        self.owed.set(!rung);
         rung
     }
 
@@ -100,6 +108,7 @@ impl Ringer {
     /// The VQP goes: what was under way on it may have arrived or not.
     fn lose(&self) -> Way {
         self.lost.set(self.lost.get() + 1);
+        self.owed.set(true);
         Way::Lost(Instant::now() + AGAIN)
     }
 

@@ -145,6 +145,17 @@ impl<C: Carrier> Sender<C> {
         self.post_all()
     }
 
+    /// As [`Sender::flush`], but waits for no room below: what finds none goes by a later call that polls
+    /// ([`Sender::is_held_up`]).
+    ///
+    /// # Errors
+    /// As [`Sender::flush`].
+    #[inline]
+    pub fn begin_flush(&mut self) -> Result<(), Error> {
+        self.protocol.flush();
+        self.drive().map(drop)
+    }
+
     /// As [`Sender::flush`], unless a batch is on its way: what is there then joins the next one, which goes out
     /// by a later call, when that one has arrived, or is full.
     ///
@@ -311,9 +322,8 @@ impl<C: Carrier> Drop for Sender<C> {
         if self.abandoned {
             return;
         }
-        // Whoever is gone needs not hear of it.
-        self.protocol.end();
-        let _ = self.drive();
+        // Whoever is gone needs not hear of it, and who has begun the end waits for it in another way.
+        let _ = if self.protocol.is_ending() { self.drive().map(drop) } else { self.end() };
     }
 }
 

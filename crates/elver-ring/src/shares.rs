@@ -44,6 +44,13 @@ impl Shares {
     }
 }
 
+impl Share {
+    /// The node that it counts for.
+    pub(crate) fn gid(&self) -> Gid {
+        self.gid
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
         let mut shares = self.shares.0.borrow_mut();

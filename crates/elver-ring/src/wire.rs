@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use elver::{
-    Completed, Mr, Origin, Payload, RecvWr, SendFlags, SendOp, SendWr, Session, Sge, Vqp, Wc,
+    Completed, Gid, Mr, Origin, Payload, RecvWr, SendFlags, SendOp, SendWr, Session, Sge, Vqp, Wc,
     WcOpcode, WcStatus,
 };
 
@@ -128,7 +128,7 @@ pub(crate) struct Shared {
 /// Which end it is.
 pub(crate) enum Role {
     /// A listener's, with what wakes it, and what it takes of its peer's share.
-    Accepted { bell: Bell, _share: Share },
+    Accepted { bell: Bell, share: Share },
     /// The other one, with the receives of what wakes it, and how it wakes the listener's.
     Connected { bells: Mr, ringer: Ringer },
 }
@@ -217,6 +217,14 @@ impl Wire {
         }
         pause.began = Some(now);
         shared.lie_down(pause, now).map(Some)
+    }
+
+    /// The node that the other end is at, at a listener's end.
+    pub fn peer(&self) -> Option<Gid> {
+        match &self.0.role {
+            Role::Accepted { share, .. } => Some(share.gid()),
+            Role::Connected { .. } => None,
+        }
     }
 
     /// Times that this end told the peer that it sleeps.
@@ -409,7 +417,7 @@ impl Shared {
                     // From no nap: the peer is to be woken again.
                     self.woken.set(0);
                 }
-                if ringer.lost() > 0
+                if ringer.is_owed()
                     && let Some(nap) = self.peer_naps()
                 {
                     self.ring(ringer, nap);
@@ -624,14 +632,18 @@ impl Drop for Shared {
         if self.hurries.get() {
             return;
         }
-        // Signalled, and no news for the peer.
-        let told = self.poll().and_then(|()| self.post(&[], Some(self.nap.get())));
-        if !matches!(told, Ok(true)) {
-            return;
-        }
-        let began = Instant::now();
-        while self.completed.get() < self.posted.get() && began.elapsed() < SETTLE {
+        let (began, mut is_told) = (Instant::now(), false);
+        loop {
             if self.poll().is_err() {
+                return;
+            }
+            if !is_told {
+                // Signalled, and no news for the peer; where there is no room for it, behind what has arrived.
+                let Ok(told) = self.post(&[], Some(self.nap.get())) else { return };
+                is_told = told;
+            }
+            let is_settled = is_told && self.completed.get() == self.posted.get();
+            if is_settled || began.elapsed() >= SETTLE {
                 return;
             }
             let _ = self.session.wait_ready(Some(NAP_FIRST));

@@ -180,6 +180,11 @@ impl Sender {
         self.ending = true;
     }
 
+    /// Whether it sends no more.
+    pub fn is_ending(&self) -> bool {
+        self.ending
+    }
+
     /// When a batch must go out that is not full: [`Sender::handle_time`] then. None without such, or
     /// without [`Config::linger_ns`].
     pub fn deadline_ns(&self) -> Option<u64> {

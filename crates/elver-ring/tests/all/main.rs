@@ -5,6 +5,7 @@ mod common;
 mod deaths;
 mod examples;
 mod floods;
+mod halts;
 mod hostile;
 mod in_parts;
 mod lossless;

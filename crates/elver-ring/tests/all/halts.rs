@@ -1,0 +1,128 @@
+//! Peers whose node does nothing for a while, and then goes on.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::common::{PLACE, WAIT, cluster, config, session_at};
+use elver::node::Node;
+use elver::{EmbeddedNode, SessionOptions};
+use elver_ring::{Ends, Listener, ListenerOptions, Options, Pause, connect};
+
+/// A listener at a node that its thread drives, and a session of another node that has connected to it. `listens` hears
+/// from `connects` when to go on, and the other way round.
+fn beside(
+    group: u8,
+    listens: impl Fn(&EmbeddedNode, Listener, Ends, &mpsc::Receiver<()>, &mpsc::Sender<()>) + Send,
+    connects: impl FnOnce(Ends, &mpsc::Sender<()>, &mpsc::Receiver<()>),
+) {
+    let (near, _far) = cluster(group);
+    let mut host = config(group, 3);
+    host.meta.servers = vec![PLACE.registry(group)];
+    let gid = host.node.address.into();
+    let (tell, told) = mpsc::channel();
+    let (say, heard) = mpsc::channel();
+    let (go, goes) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let node = EmbeddedNode::new(Node::embedded(host).unwrap());
+            let session = node.session(SessionOptions::default()).unwrap();
+            let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+            tell.send(listener.port()).unwrap();
+            let ends = listener.accept(WAIT).unwrap();
+            listens(&node, listener, ends, &goes, &say);
+        });
+        let port = told.recv().unwrap();
+        let session = session_at(&near);
+        let ends = connect(&session, gid, port, Options::default(), WAIT).unwrap();
+        connects(ends, &go, &heard);
+    });
+}
+
+/// The way to the port of a sleeper may take longer than who rings looks for it: he rings when it is there, and not only
+/// with the next message.
+#[test]
+fn who_could_not_be_woken_at_once_is_woken_later() {
+    beside(
+        64,
+        |node, _listener, ends, goes, say| {
+            let mut pause = Pause::new(None);
+            ends.receiver.carrier().lie_down(&mut pause).unwrap();
+            say.send(()).unwrap();
+            // Until the peer knows that this end sleeps.
+            while let Err(mpsc::TryRecvError::Empty) = goes.try_recv() {
+                node.poll();
+            }
+            say.send(()).unwrap();
+            // Nothing is answered here before the peer has given up to ring at once.
+            goes.recv().unwrap();
+            while let Err(mpsc::TryRecvError::Empty) = goes.try_recv() {
+                node.poll();
+            }
+        },
+        |mut ends, go, heard| {
+            heard.recv().unwrap();
+            let counters = |ends: &Ends| ends.sender.carrier().counters();
+            while counters(&ends).peer_naps == 0 {
+                ends.receiver.poll().unwrap();
+            }
+            go.send(()).unwrap();
+            heard.recv().unwrap();
+            ends.sender.try_send(b"rise").unwrap();
+            ends.sender.flush().unwrap();
+            assert_eq!(counters(&ends).wakings, 0, "there is no way yet");
+            go.send(()).unwrap();
+            let began = std::time::Instant::now();
+            while counters(&ends).wakings == 0 {
+                ends.receiver.poll().unwrap();
+                assert!(began.elapsed() < WAIT.unwrap(), "nobody rings");
+            }
+            drop(go.send(()));
+        },
+    );
+}
+
+/// Who drops an end behind more than may be under way waits for room and for what has gone, as long as is promised.
+#[test]
+fn what_was_sent_before_a_drop_arrives_also_where_there_was_no_room_below() {
+    const MESSAGES: u32 = 100;
+    beside(
+        65,
+        |node, _listener, mut ends, goes, say| {
+            goes.recv().unwrap();
+            let mut read = 0;
+            let ended = loop {
+                match ends.receiver.recv(WAIT) {
+                    Ok(Some(message)) => {
+                        assert_eq!(message.to_vec(), u32::to_le_bytes(read));
+                        read += 1;
+                    }
+                    ended => break ended.map(drop),
+                }
+            };
+            assert!(ended.is_ok() && read == MESSAGES, "{read} messages, and {ended:?}");
+            say.send(()).unwrap();
+            node.poll();
+        },
+        |mut ends, go, heard| {
+            let mut sent = 0_u32;
+            while !ends.sender.is_held_up() {
+                ends.sender.try_send(&sent.to_le_bytes()).unwrap();
+                ends.sender.begin_flush().unwrap();
+                sent += 1;
+            }
+            assert!(sent < MESSAGES, "{sent}");
+            while sent < MESSAGES {
+                ends.sender.try_send(&sent.to_le_bytes()).unwrap();
+                sent += 1;
+            }
+            // Who waits is there before the other goes on.
+            let go = go.clone();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(5));
+                let _ = go.send(());
+            });
+            drop(ends);
+            heard.recv().unwrap();
+        },
+    );
+}
