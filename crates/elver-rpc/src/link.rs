@@ -34,6 +34,20 @@ impl Link {
         self.incoming.carrier()
     }
 
+    /// Ends both directions, and waits for nothing: [`Link::is_settled`] goes on with it.
+    pub(crate) fn begin_close(&mut self) {
+        // Whoever is gone needs not hear of it.
+        let _ = self.outgoing.0.begin_end();
+        let _ = self.incoming.begin_stop();
+    }
+
+    /// Whether all has arrived, as far as it will: dropped before, what has not is lost, and nobody waits for it.
+    pub(crate) fn is_settled(&mut self) -> bool {
+        let polled = self.outgoing.0.poll().and_then(|()| self.incoming.poll());
+        let is_posted = !self.outgoing.0.is_held_up() && !self.incoming.is_held_up();
+        self.wire().is_settled() && (is_posted || polled.is_err())
+    }
+
     /// The frame that came last, and the way back.
     pub(crate) fn parts(&mut self, len: usize) -> (&[u8], &mut Outgoing) {
         (self.incoming.frame(len), &mut self.outgoing)
@@ -45,6 +59,17 @@ impl Outgoing {
     #[inline]
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         self.0.flush()
+    }
+
+    /// As [`Outgoing::flush`], but waits for no room below.
+    #[inline]
+    pub(crate) fn begin_flush(&mut self) -> Result<(), Error> {
+        self.0.begin_flush()
+    }
+
+    /// Whether something waits for room below.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.0.is_held_up()
     }
 }
 

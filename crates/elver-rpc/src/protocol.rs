@@ -13,8 +13,8 @@
 //! - A server has so many slots, and a call is in one, so that how many calls may be under way needs no
 //!   look-up and no allocation. A slot's calls are numbered: its turns.
 //! - Each request gets one response, also one that was cancelled; only then its slot is free. So an answer
-//!   to what was not asked is seen, and a server that is still busy with calls that nobody waits for is not
-//!   given more.
+//!   to what was not asked is seen. A cancelled call has its response at once, also where its handler still works on
+//!   it: how many are worked on is the server's to bound.
 //! - A message is as long as its first frame says, so that one that is too long is refused before it comes.
 //! - A request's stream follows its message; a response follows its stream, so that the status comes
 //!   last, as in gRPC. A stream has no more bytes than the other end has given credit for.

@@ -2,6 +2,7 @@
 
 mod connection;
 mod context;
+mod deferred;
 mod methods;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,7 @@ pub use methods::{Sink, Source};
 
 use connection::{Common, Connection, callee};
 use context::{Late, Returns};
+use deferred::Deferred;
 use methods::Methods;
 
 /// How a server is made.
@@ -33,8 +35,11 @@ pub struct ServerOptions {
     pub limits: Limits,
     /// Most clients; who comes then is refused with [`Code::ResourceExhausted`].
     pub clients: usize,
-    /// Most calls that are [answered later](Server::on_deferred), of all clients together.
+    /// Most calls that are [answered later](Server::on_deferred), of all clients together. A call counts as long as it is
+    /// worked on, also where its client has cancelled it or is gone.
     pub deferred: usize,
+    /// Of these, most of the clients of one node.
+    pub deferred_per_peer: usize,
     /// How long a client may take for its greeting.
     pub greeting_time: Duration,
     /// Rings of clients, how many clients and bytes of these one node may have, and how long to look before sleeping. Who
@@ -46,8 +51,8 @@ pub struct ServerOptions {
 }
 
 impl Default for ServerOptions {
-    /// 1024 clients with 4 MiB of rings each, of one node 256 with 256 MiB together, 4096 calls that are answered later, 5 s for a greeting, no
-    /// group.
+    /// 1024 clients with 4 MiB of rings each, of one node 256 with 256 MiB together, 4096 calls that are answered later, of one node
+    /// 1024, 5 s for a greeting, no group.
     fn default() -> ServerOptions {
         let listener = ListenerOptions {
             ring_bytes_max: 4 << 20,
@@ -59,6 +64,7 @@ impl Default for ServerOptions {
             limits: Limits::default(),
             clients: 1024,
             deferred: 4096,
+            deferred_per_peer: 1024,
             greeting_time: Duration::from_secs(5),
             listener,
             group: (0, 0),
@@ -71,6 +77,8 @@ impl Default for ServerOptions {
 pub struct ServerCounters {
     /// Clients that are there.
     pub clients: usize,
+    /// Clients that are over, and may not have heard of it yet.
+    pub closing: usize,
     /// Clients that have been welcome.
     pub accepted: u64,
     /// Clients that were refused: too many, or rings too short for a frame.
@@ -96,6 +104,9 @@ pub struct Server {
     listener: Listener,
     options: ServerOptions,
     connections: Vec<Connection>,
+    /// Those that are over, and since when: what was said to them last may be under way. Their rings count as their nodes'
+    /// as long as they are here.
+    closing: Vec<(Connection, Instant)>,
     common: Common,
     answers: mpsc::Receiver<Late>,
     next_client: u64,
@@ -117,8 +128,7 @@ impl Server {
         let common = Common {
             methods: Methods::default(),
             returns: Returns::new(late, waker),
-            deferred: 0,
-            deferred_max: options.deferred,
+            deferred: Deferred::new(options.deferred, options.deferred_per_peer),
             reply: Vec::new(),
         };
         Ok(Server {
@@ -126,6 +136,7 @@ impl Server {
             listener,
             options,
             connections: Vec::new(),
+            closing: Vec::new(),
             common,
             answers,
             next_client: 0,
@@ -192,7 +203,8 @@ impl Server {
     pub fn counters(&self) -> ServerCounters {
         let mut counters = self.counters;
         counters.clients = self.connections.len();
-        counters.deferred = self.common.deferred;
+        counters.closing = self.closing.len();
+        counters.deferred = self.common.deferred.len();
         counters.rings = self.listener.counters();
         for connection in &self.connections {
             counters.calls.add(connection.counters());
@@ -200,7 +212,8 @@ impl Server {
         counters
     }
 
-    /// Serves until it is told to stop, which it sees within a quarter of a second.
+    /// Serves until it is told to stop, which it sees within a quarter of a second, and at once where a handler of a signal
+    /// tells it and signals end the session's waits (`SessionOptions::end_on_signal`).
     ///
     /// # Errors
     /// As [`Server::poll`].
@@ -243,7 +256,9 @@ impl Server {
             busy = true;
             let gone = self.connections.swap_remove(at);
             self.counters.calls.add(gone.counters());
+            self.close(gone);
         }
+        self.closing.retain_mut(|(gone, since)| !gone.is_settled() && since.elapsed() < CLOSING);
         if busy {
             self.idle = None;
         }
@@ -264,14 +279,21 @@ impl Server {
             connection.refuse(&Status::new(Code::ResourceExhausted, why));
             // It is told, and then it is over.
             let _ = connection.round(&mut self.common);
+            self.close(connection);
             return;
         }
         self.counters.accepted += 1;
         self.connections.push(connection);
     }
 
+    /// Ends a connection. Nobody else waits until its peer has heard of it.
+    fn close(&mut self, mut connection: Connection) {
+        connection.begin_close();
+        self.closing.push((connection, Instant::now()));
+    }
+
     fn answer(&mut self, late: Late) {
-        self.common.deferred -= 1;
+        self.common.deferred.give_back(late.place.node);
         let client = late.place.client;
         let connection = self.connections.iter_mut().find(|one| one.client == client);
         match connection {
@@ -296,9 +318,12 @@ impl Server {
             return Ok(());
         }
         let mut slice = at_most.unwrap_or(LONGEST).min(LONGEST);
-        if self.common.deferred > 0 && self.session.is_driven() {
+        if self.common.deferred.len() > 0 && self.session.is_driven() {
             // A node's sleep on this thread is not ended by other threads.
             slice = slice.min(LATE);
+        }
+        if !self.closing.is_empty() || self.connections.iter().any(Connection::is_held_up) {
+            slice = slice.min(HELD_UP);
         }
         let mut told = false;
         for connection in &mut self.connections {
@@ -334,7 +359,8 @@ impl Server {
                 self.counters.woken += 1;
                 Ok(())
             }
-            Ok(()) | Err(elver::Error::TimedOut) => Ok(()),
+            // Whom a signal is to end looks at what the handler left: [`Server::run`] at `stop`.
+            Ok(()) | Err(elver::Error::TimedOut | elver::Error::Interrupted) => Ok(()),
             Err(error) => Err(Error::of_ring(error.into())),
         }
     }
@@ -342,8 +368,30 @@ impl Server {
 
 /// The longest sleep.
 const LONGEST: Duration = Duration::from_millis(250);
+/// The longest while something waits for room below, or for its arrival.
+const HELD_UP: Duration = Duration::from_millis(2);
+/// How long what was said to a client last may take to arrive.
+const CLOSING: Duration = Duration::from_millis(250);
 /// The longest while answers are to come from other threads, and the node runs on this one.
 const LATE: Duration = Duration::from_millis(1);
+
+impl Drop for Server {
+    /// Its clients hear of its end, all at once: those that let nothing through are waited for together.
+    fn drop(&mut self) {
+        for mut connection in self.connections.drain(..) {
+            connection.begin_close();
+            self.closing.push((connection, Instant::now()));
+        }
+        loop {
+            self.closing
+                .retain_mut(|(gone, since)| !gone.is_settled() && since.elapsed() < CLOSING);
+            if self.closing.is_empty() {
+                return;
+            }
+            let _ = self.session.wait_ready(Some(HELD_UP));
+        }
+    }
+}
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use elver::Gid;
 use elver_ring::{Pause, Wire};
 
 use super::context::{Context, Place, Returns};
+use super::deferred::Deferred;
 use super::methods::{BytesSink, BytesSource, Handler, Later, Methods, unreadable};
 use crate::link::Link;
 use crate::protocol::{CallId, Callee, CalleeCounters, Event, Limits, Outlet, Reply};
@@ -19,6 +21,8 @@ const PIECES_AT_ONCE: u32 = 4;
 
 pub(super) struct Connection {
     pub(super) client: u64,
+    /// Where the client is.
+    node: Option<Gid>,
     link: Link,
     callee: Callee,
     work: Work,
@@ -49,9 +53,7 @@ enum Running {
 pub(super) struct Common {
     pub(super) methods: Methods,
     pub(super) returns: Returns,
-    /// Calls that are answered later, and how many may be.
-    pub(super) deferred: usize,
-    pub(super) deferred_max: usize,
+    pub(super) deferred: Deferred,
     /// A response, before it goes.
     pub(super) reply: Vec<u8>,
 }
@@ -59,7 +61,8 @@ pub(super) struct Common {
 impl Connection {
     pub(super) fn new(client: u64, link: Link, callee: Callee) -> Connection {
         let clock = Instant::now();
-        Connection { client, link, callee, work: Work::default(), clock, pause: None }
+        let node = link.wire().peer();
+        Connection { client, node, link, callee, work: Work::default(), clock, pause: None }
     }
 
     /// A connection of which nothing is taken.
@@ -89,6 +92,28 @@ impl Connection {
         Some(next.saturating_sub(self.clock.elapsed()))
     }
 
+    /// Whether something waits for room below.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.link.outgoing.is_held_up()
+    }
+
+    /// It is over: nobody waits for its calls any more, and its peer hears of the end, if it lets anything through.
+    pub(super) fn begin_close(&mut self) {
+        self.forget_all();
+        self.link.begin_close();
+    }
+
+    /// Whether all that was said has arrived, as far as it will.
+    pub(super) fn is_settled(&mut self) -> bool {
+        self.link.is_settled()
+    }
+
+    fn forget_all(&mut self) {
+        for slot in 0..self.work.running.len() as u32 {
+            self.work.forget(CallId { slot, turn: 0 });
+        }
+    }
+
     /// Takes in what has come, and sends what there is: whether there was anything. An error is the end.
     pub(super) fn round(&mut self, common: &mut Common) -> Result<bool, Ended> {
         let now_us = self.clock.elapsed().as_micros() as u64;
@@ -108,7 +133,7 @@ impl Connection {
             self.callee.transmit(now_us, &mut self.link.outgoing)?;
         }
         self.callee.transmit(now_us, &mut self.link.outgoing)?;
-        self.link.outgoing.flush()?;
+        self.link.outgoing.begin_flush()?;
         if self.callee.is_over() || self.link.incoming.is_ended() {
             return Err(Ended);
         }
@@ -142,7 +167,8 @@ impl Connection {
                     self.clock.checked_add(Duration::from_micros(deadline_us))
                 });
                 let context = Context { client: self.client, deadline, cancelled: None };
-                let begun = begin(&mut self.work, call, method, uploads, message, context, common);
+                let place = Place { client: self.client, node: self.node, call };
+                let begun = begin(&mut self.work, place, method, uploads, message, context, common);
                 match begun {
                     Begun::Answered(reply) => {
                         answer(&mut self.callee, now_us, call, reply, &common.reply, outgoing)?;
@@ -223,9 +249,7 @@ impl Connection {
 impl Drop for Connection {
     /// Nobody waits for its calls any more.
     fn drop(&mut self) {
-        for slot in 0..self.work.running.len() as u32 {
-            self.work.forget(CallId { slot, turn: 0 });
-        }
+        self.forget_all();
     }
 }
 
@@ -259,7 +283,7 @@ enum Begun {
 
 fn begin(
     work: &mut Work,
-    call: CallId,
+    place: Place,
     method: u32,
     uploads: bool,
     message: &[u8],
@@ -281,29 +305,30 @@ fn begin(
             return Begun::Answered(handler(message, &context, &mut common.reply));
         }
         Handler::Deferred(handler) => {
-            if common.deferred >= common.deferred_max {
-                let most = common.deferred_max;
-                let why = format!("{most} calls are being worked on, and no more may be");
+            // Before the handler runs: what it drops when it panics is counted back all the same.
+            if let Err(why) = common.deferred.take(place.node) {
                 return Begun::Refused(Status::new(Code::ResourceExhausted, why));
             }
             let cancelled = Arc::new(AtomicBool::new(false));
             context.cancelled = Some(cancelled.clone());
-            let place = Place { client: context.client, call };
             let later = Later { returns: common.returns.clone(), place, context };
-            handler(message, later).map_err(unreadable).map(|()| {
-                common.deferred += 1;
-                Running::Deferred(cancelled)
-            })
+            match handler(message, later) {
+                Ok(()) => Ok(Running::Deferred(cancelled)),
+                Err(malformed) => {
+                    common.deferred.give_back(place.node);
+                    Err(unreadable(malformed))
+                }
+            }
         }
         Handler::Upload(handler) => handler(message, &context).map(Running::Upload),
         Handler::Download(handler) => handler(message, &context).map(|source| {
-            work.downloads.push(call);
+            work.downloads.push(place.call);
             Running::Download(source, false)
         }),
     };
     match begun {
         Ok(running) => {
-            work.run(call, running);
+            work.run(place.call, running);
             Begun::Running
         }
         Err(status) => Begun::Answered(Err(status)),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use elver::Waker;
+use elver::{Gid, Waker};
 
 use crate::message::{Message, encode};
 use crate::protocol::CallId;
@@ -50,6 +50,8 @@ impl Context {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) client: u64,
+    /// Where the client is.
+    pub(super) node: Option<Gid>,
     pub(super) call: CallId,
 }
 

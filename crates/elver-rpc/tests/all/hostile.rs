@@ -5,10 +5,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::common::{TestNode, WAIT, config, serve, session_at};
-use elver::Session;
+use elver::node::Node;
+use elver::{EmbeddedNode, Session, SessionOptions};
 use elver_ring::{Ends, Listener, ListenerOptions, Options};
 use elver_rpc::protocol::{CallId, Greeting, Header, Kind, NO_DEADLINE};
-use elver_rpc::{Client, ClientOptions, Code, Executed, Method, ServerOptions};
+use elver_rpc::{Client, ClientOptions, Code, Executed, Method, Server, ServerOptions};
 
 const ADD: Method<(u64, u64), u64> = Method::new(1, "test.Add");
 
@@ -138,6 +139,53 @@ fn a_client_that_sends_nonsense_harms_itself_alone() {
     let counters = serving.stop();
     assert_eq!(counters.calls.faults, nonsense.len() as u64 + 1);
     assert_eq!(counters.calls.passed_over, 1);
+}
+
+/// A client's node may let nothing through any more. What the client is told last is on its way then, and nobody else
+/// waits for that.
+#[test]
+fn who_lets_nothing_through_keeps_no_server() {
+    let (near, _far) = crate::common::cluster(36);
+    let mut host = config(36, 3);
+    host.meta.servers = vec![crate::common::PLACE.registry(36)];
+    let session = session_at(&near);
+    let mut server = Server::bind(&session, 0, ServerOptions::default()).unwrap();
+    let (gid, port) = (near.gid, server.port());
+    let (say_on, go_on) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let node = EmbeddedNode::new(Node::embedded(host).unwrap());
+            let session = node.session(SessionOptions::default()).unwrap();
+            loop {
+                let mut ends = elver_ring::connect(&session, gid, port, rings(), WAIT).unwrap();
+                say(&mut ends, &hello());
+                assert!(ends.receiver.recv(WAIT).unwrap().is_some(), "it is welcome");
+                say(&mut ends, &[0xff; 200]);
+                // Out with it; what comes back is not looked at.
+                node.poll();
+                if go_on.recv().is_err() {
+                    break;
+                }
+            }
+        });
+        // An answer may have been quicker than who stops to look.
+        for round in 1.. {
+            while server.counters().calls.faults < round {
+                server.poll().unwrap();
+            }
+            let is_closing = server.counters().closing > 0;
+            while server.counters().closing > 0 {
+                server.poll().unwrap();
+            }
+            if is_closing {
+                break;
+            }
+            assert!(round < 50, "it was waited for");
+            say_on.send(()).unwrap();
+        }
+        drop(say_on);
+    });
+    assert_eq!(server.counters().clients, 0);
 }
 
 #[test]

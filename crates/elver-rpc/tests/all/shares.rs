@@ -1,11 +1,54 @@
 //! What one node may have of a server.
 
+use std::sync::mpsc;
 use std::time::Instant;
 
 use crate::common::{WAIT, cluster, serve, session_at};
-use elver_rpc::{ClientOptions, Code, Executed, Method, ServerOptions};
+use elver_rpc::{ClientOptions, Code, Executed, Method, Responder, ServerOptions};
 
 const ADD: Method<(u64, u64), u64> = Method::new(1, "test.Add");
+const LATER: Method<u64, u64> = Method::new(2, "test.Later");
+
+/// Who cancels what is worked on, and asks again, takes no more than he may have: it is worked on all the same.
+#[test]
+fn cancelled_calls_count_as_long_as_they_are_worked_on() {
+    let (near, far) = cluster(66);
+    let options = ServerOptions { deferred: 6, deferred_per_peer: 4, ..ServerOptions::default() };
+    let (hand, handed) = mpsc::channel::<Responder<u64>>();
+    let serving = serve(&near, options, move |server| {
+        server.on_deferred(LATER, move |_, responder| hand.send(responder).unwrap());
+    });
+    let (here, there) = (session_at(&near), session_at(&far));
+    let client = serving.client(&here).unwrap();
+    let mut worked_on = Vec::new();
+    for at in 0..4 {
+        let call = client.start(LATER, &at, WAIT).unwrap();
+        client.flush();
+        worked_on.push(handed.recv_timeout(WAIT.unwrap()).unwrap());
+        drop(call);
+        while client.under_way() > 0 {
+            client.flush();
+        }
+    }
+    // Nor by coming anew.
+    let again = serving.client(&here).unwrap();
+    for client in [&client, &again] {
+        let error = client.call(LATER, &5, WAIT).unwrap_err();
+        assert_eq!((error.code(), error.executed), (Code::ResourceExhausted, Executed::No));
+        assert!(error.to_string().contains("of this client's node"), "{error}");
+    }
+    let other = serving.client(&there).unwrap();
+    let call = other.start(LATER, &6, WAIT).unwrap();
+    other.flush();
+    handed.recv_timeout(WAIT.unwrap()).unwrap().respond(Ok(7));
+    assert_eq!(call.wait().unwrap(), 7);
+    worked_on.into_iter().for_each(|responder| responder.respond(Ok(8)));
+    let call = client.start(LATER, &9, WAIT).unwrap();
+    client.flush();
+    handed.recv_timeout(WAIT.unwrap()).unwrap().respond(Ok(10));
+    assert_eq!(call.wait().unwrap(), 10);
+    assert_eq!(serving.stop().deferred, 0);
+}
 
 /// One node's clients leave room for those of others.
 #[test]
