@@ -179,6 +179,23 @@ fn who_ends_is_not_waited_for_longer() {
     }
 }
 
+/// Also where the rank that has started it is the one that fails.
+#[test]
+fn what_a_rank_has_started_ends_with_a_group_that_fails() {
+    let output =
+        script("2", &[], "sleep 1000 & echo $!; test $ELVER_RANK = 1 && kill -KILL $$; wait");
+    assert!(!output.status.success());
+    let said = lines(&output);
+    assert_eq!(said.len(), 2, "{said:?}");
+    for line in said {
+        elver_testkit::wait_for("what was started to end", || {
+            let state = std::fs::read_to_string(format!("/proc/{line}/stat")).unwrap_or_default();
+            // Whoever inherits it may not have heard of it yet.
+            (state.is_empty() || state.contains(") Z ")).then_some(())
+        });
+    }
+}
+
 #[test]
 fn exit_codes_are_those_of_ranks() {
     let output = script("4", &[], "test $ELVER_RANK = 2 && exit 7; sleep 1000");

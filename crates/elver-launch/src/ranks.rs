@@ -2,12 +2,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::IsTerminal;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
 use elver_console::Failure;
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid,
+};
 
 use crate::labels::{Labels, To};
 
@@ -18,9 +20,16 @@ pub(crate) struct Ranks<'a> {
     all: Vec<Rank>,
 }
 
+/// It is not reaped before all is over: its number stays that of what it has started.
 struct Rank {
     child: Child,
     ended: Option<ExitStatus>,
+}
+
+impl Rank {
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
 }
 
 impl<'a> Ranks<'a> {
@@ -77,7 +86,9 @@ impl<'a> Ranks<'a> {
         let mut over = Vec::new();
         for (number, rank) in (0..).zip(&mut self.all) {
             if rank.ended.is_none() {
-                rank.ended = rank.child.try_wait().context("cannot hear of a process's end")?;
+                let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+                let how = waitid(WaitId::Pid(rank.pid()), options);
+                rank.ended = how.context("cannot hear of a process's end")?.map(how_it_ended);
                 over.extend(rank.ended.map(|how| (number, how)));
             }
         }
@@ -89,13 +100,11 @@ impl<'a> Ranks<'a> {
         self.all[rank as usize].ended.is_some()
     }
 
-    /// Sends a signal to all that have not ended, and to what they have started.
+    /// Sends a signal to all, and to what they have started, also where a rank has ended itself.
     pub(crate) fn signal(&self, signal: Signal) {
-        for rank in self.all.iter().filter(|rank| rank.ended.is_none()) {
-            // Its number is its own until it is reaped.
-            let pid = Pid::from_child(&rank.child);
-            // One that has ended meanwhile needs none.
-            let _ = kill_process_group(pid, signal);
+        for rank in &self.all {
+            // Where nobody is left, nobody needs it.
+            let _ = kill_process_group(rank.pid(), signal);
         }
     }
 
@@ -110,9 +119,19 @@ impl<'a> Ranks<'a> {
 impl Drop for Ranks<'_> {
     /// None is left behind, however this command ends.
     fn drop(&mut self) {
-        self.signal(Signal::KILL);
-        for rank in self.all.iter_mut().filter(|rank| rank.ended.is_none()) {
+        if self.left() > 0 {
+            self.signal(Signal::KILL);
+        }
+        for rank in &mut self.all {
             let _ = rank.child.wait();
         }
     }
+}
+
+fn how_it_ended(status: WaitIdStatus) -> ExitStatus {
+    // As `waitpid` has it: a code in the second byte, a signal in the first.
+    let core = if status.dumped() { 0x80 } else { 0 };
+    let signal = status.terminating_signal().map(|signal| signal | core);
+    let code = status.exit_status().map(|code| (code & 0xff) << 8);
+    ExitStatus::from_raw(signal.or(code).unwrap_or_default())
 }

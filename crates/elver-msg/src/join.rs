@@ -193,12 +193,17 @@ impl Joining<'_> {
             };
             let Greeted { mut link, rank, .. } = self.greeted.swap_remove(at);
             let Some(frame) = heard else {
+                // Strangers who let nothing through would take the time of who waits for ranks.
+                link.wire().hurry();
                 self.call_again(rank);
                 continue;
             };
             match self.judge(&frame, rank) {
                 Ok(greeting) => self.peers[greeting.rank as usize] = Some((link, greeting)),
-                Err(Answer::Told(why)) => self.refuse(rank, why),
+                Err(Answer::Told(why)) => {
+                    link.wire().hurry();
+                    self.refuse(rank, why);
+                }
                 Err(Answer::Tell(why)) => {
                     self.last = format!("; this rank refused somebody: {why}");
                     // Both may find out, and either may be the first.

@@ -92,7 +92,8 @@ impl Rendezvous {
         while let Some(ends) = self.listener.try_accept()? {
             if self.asked.len() >= self.ranks.len() + STRANGERS_MAX {
                 // Who comes now may be a rank, which speaks at once.
-                self.asked.remove(0);
+                let (stranger, _) = self.asked.remove(0);
+                stranger.sender.carrier().hurry();
             }
             self.asked.push((ends, Instant::now()));
         }
@@ -108,8 +109,10 @@ impl Rendezvous {
                 Err(_) => None,
             };
             let (ends, _) = self.asked.remove(at);
-            if let Some(bytes) = heard {
-                self.came(ends, &bytes);
+            match heard {
+                Some(bytes) => self.came(ends, &bytes),
+                // Nobody is waited for who lets nothing through.
+                None => ends.sender.carrier().hurry(),
             }
         }
         if self.ranks.iter().any(Option::is_none) {

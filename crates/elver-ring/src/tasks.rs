@@ -54,6 +54,9 @@ impl Wire {
     ///
     /// # Errors
     /// As [`Carrier::rest`](crate::Carrier::rest).
+    ///
+    /// # Panics
+    /// In a runtime without time (`enable_time`), as does all that waits here.
     pub async fn rest_async(&self, session: &AsyncSession, pause: &mut Pause) -> Result<(), Error> {
         let Some(slice) = self.0.before_sleep(pause)? else {
             yield_now().await;

@@ -232,11 +232,16 @@ impl Wire {
         self.0.nap.get()
     }
 
+    /// For who has nothing to say to its peer any more: dropped, it waits for nothing.
+    pub fn hurry(&self) {
+        self.0.hurries.set(true);
+    }
+
     /// For who drops it last and waits for nothing: whether all that was posted has arrived, as far as it will. Until
     /// then the VQP stands, and dropped before, it goes at once.
     pub fn is_settled(&self) -> bool {
+        self.hurry();
         let shared = &*self.0;
-        shared.hurries.set(true);
         if shared.signalled.get() < shared.posted.get() {
             // Signalled, and no news for the peer.
             let _ = shared.post(&[], Some(shared.nap.get()));
