@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
-use crate::schedule::{Row, Start};
+use crate::schedule::{ContainerId, Row, Start};
 
 /// What a request wants to be connected to, beside its function's destinations: GIDs with spaces between them.
 pub(crate) const DESTINATIONS_HEADER: &str = "elver-destinations";
@@ -31,6 +31,23 @@ pub struct Listing {
     pub functions: Vec<String>,
     /// Their INIT processes.
     pub processes: Vec<Row>,
+    /// The caller's own containers, or all for root, that were to be ended and are not.
+    #[serde(default)]
+    pub stuck: Vec<StuckContainer>,
+}
+
+/// A container that was to be ended, and that its runtime has not ended. It takes no requests, counts among those that there
+/// may be, and is tried again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StuckContainer {
+    /// Its number.
+    pub container: ContainerId,
+    /// Whose it is.
+    pub owner: String,
+    /// How often it was to be ended.
+    pub tries: u32,
+    /// What the runtime said the last time.
+    pub why: String,
 }
 
 /// What a function answered.

@@ -168,7 +168,8 @@ impl Runtime {
         self.finish(command, "making the image of an empty tree", None).await.map(drop)
     }
 
-    /// Kills all that runs in a container, and removes it. One that is not there is removed.
+    /// Kills all that runs in a container, and removes it. One that is not there is removed, whatever the runtime says of
+    /// it: some call that an error.
     ///
     /// # Errors
     /// [`RuntimeError`] with what the runtime said.
@@ -180,7 +181,11 @@ impl Runtime {
             Kind::Docker => &["rm", "--force", id],
         };
         let arguments: Vec<String> = arguments.iter().map(|word| (*word).into()).collect();
-        self.call(&arguments, None).await.map(drop)
+        let Err(error) = self.call(&arguments, None).await else { return Ok(()) };
+        match self.list().await {
+            Ok(listed) if listed.iter().all(|container| container.id != id) => Ok(()),
+            _ => Err(error),
+        }
     }
 
     /// All containers under this root.

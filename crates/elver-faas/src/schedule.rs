@@ -193,6 +193,17 @@ impl Schedule {
         self.place_waiting(now);
     }
 
+    /// A container was to be ended, and the runtime did not do it. Its requests fail; it goes on to count among those that
+    /// there may be, and takes none, until it has ended.
+    pub fn container_stays(&mut self, now: Duration, id: ContainerId, why: &str) {
+        let Some(container) = self.containers.get_mut(&id) else { return };
+        container.stage = Stage::Stuck;
+        for process in std::mem::take(&mut container.processes) {
+            self.drop_process(process, &Failure::Container(why.into()));
+        }
+        self.place_waiting(now);
+    }
+
     /// An INIT process has connections: its row of the Orchestrator Table.
     pub fn connected(&mut self, id: ProcessId, connections: BTreeSet<String>) {
         if let Some(process) = self.processes.get_mut(&id) {
@@ -236,6 +247,11 @@ impl Schedule {
     /// The container of an INIT process.
     pub fn container_of(&self, id: ProcessId) -> Option<ContainerId> {
         self.processes.get(&id).map(|process| process.container)
+    }
+
+    /// Whose a container is.
+    pub fn owner_of(&self, id: ContainerId) -> Option<&str> {
+        self.containers.get(&id).map(|container| container.owner.as_str())
     }
 
     /// Whether an INIT process, or a child of it, has taken a request that is not answered.

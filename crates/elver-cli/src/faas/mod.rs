@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use elver_console::{Failure, say, table};
+use elver_faas::client::StuckContainer;
 use elver_faas::state::{Programs, StateDirectory};
 use elver_faas::{Config, client, orchestrator};
 use elver_testbed::programs as testbed;
@@ -238,5 +239,12 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     }
     let heads = ["function", "owner", "container/process", "state", "requests", "connections"];
     table::print(heads, &rows, 4);
+    for stuck in &listing.stuck {
+        let StuckContainer { container, owner, tries, why } = stuck;
+        say!(
+            "container {} of {owner} counts, and has not ended in {tries} tries: {why}",
+            container.0
+        );
+    }
     Ok(())
 }

@@ -17,6 +17,7 @@ use tokio::task::{AbortHandle, spawn_local};
 use super::http::{self, BODIES_MAX};
 use super::limits::Limits;
 use super::node::Node;
+use super::stuck::Stuck;
 use super::terms;
 use crate::bundle::Bundle;
 use crate::config::{Config, Owner};
@@ -113,6 +114,7 @@ pub(super) struct State {
     pub(super) homes: BTreeMap<ContainerId, Home>,
     pub(super) doors: BTreeMap<ProcessId, Door>,
     pub(super) pending: BTreeMap<RequestId, Pending>,
+    pub(super) stuck: BTreeMap<ContainerId, Stuck>,
 }
 
 /// What serves a listener until it is aborted.
@@ -167,6 +169,7 @@ impl Orchestrator {
             homes: BTreeMap::new(),
             doors: BTreeMap::new(),
             pending: BTreeMap::new(),
+            stuck: BTreeMap::new(),
         };
         let socket = config.platform.node_socket.as_deref();
         let node = socket.map(|socket| Node::new(socket, directory.node()));
@@ -188,9 +191,7 @@ impl Orchestrator {
     /// Takes over what an earlier orchestrator left running, and removes the rest of what it left.
     pub(super) async fn find_containers(self: &Rc<Self>) -> Result<(), ServeError> {
         let listed = self.runtime.list().await?;
-        let is = |name: &str, running: bool| {
-            listed.iter().any(|l| l.id == name && (!running || l.status == "running"))
-        };
+        let is_running = |name: &str| listed.iter().any(|l| l.id == name && l.status == "running");
         let what = "cannot read the containers' directories";
         let known = self
             .directory
@@ -203,7 +204,7 @@ impl Orchestrator {
                 terms::container(&self.config, self.directory.replaced(), &made.owner)
                     .is_some_and(|today| made == today);
             let adopted = match self.config.owners.get(&made.owner) {
-                Some(owner) if is_as_today && is(&name, true) => {
+                Some(owner) if is_as_today && is_running(&name) => {
                     match self.runtime.first_process(&name).await {
                         Ok(pid) => self.expect(id, owner, Expected::Found(pid)),
                         Err(error) => Err(io::Error::other(error)),
@@ -211,24 +212,19 @@ impl Orchestrator {
                 }
                 _ => Err(io::ErrorKind::NotFound.into()),
             };
-            if !made.runtime.is_empty() && made.runtime != self.config.platform.runtime {
-                // No list of this runtime's has it.
-                let other = Runtime::new(&made.runtime, self.directory.runtime_root(), false);
-                match other.delete(&name).await {
-                    Ok(()) => self.directory.remove(id),
-                    Err(error) => eprintln!("{error}"),
-                }
+            if adopted.is_ok() {
                 continue;
             }
-            if adopted.is_err() {
-                // One that cannot be deleted now is found again by the next orchestrator.
-                if let Err(error) = self.runtime.delete(&name).await
-                    && is(&name, false)
-                {
-                    eprintln!("{error}");
-                    continue;
-                }
-                self.directory.remove(id);
+            let is_others =
+                !made.runtime.is_empty() && made.runtime != self.config.platform.runtime;
+            let runtime = match is_others {
+                // No list of this runtime's has it.
+                true => Runtime::new(&made.runtime, self.directory.runtime_root(), false),
+                false => self.runtime.clone(),
+            };
+            if let Err(error) = self.end_by(&runtime, id).await {
+                self.with(|schedule, now| schedule.adopt_container(now, id, &made.owner));
+                self.keep(id, runtime, "it is not as one made today", &error);
             }
         }
         Ok(())
@@ -240,14 +236,20 @@ impl Orchestrator {
         for (id, home) in homes {
             home.control.abort();
             let _at_work = home.commands.lock().await;
-            match self.runtime.delete(&StateDirectory::name(id)).await {
-                Ok(()) => self.directory.remove(id),
-                Err(error) => eprintln!("{error}"),
+            if let Err(error) = self.end_by(&self.runtime, id).await {
+                eprintln!("{error}");
             }
         }
         // Those that were being ended: who leaves now would kill the runtime half-way.
         while self.deletions.get() > 0 {
             self.deleted.notified().await;
+        }
+        // One that does not end now is found by the next orchestrator.
+        let stuck = std::mem::take(&mut self.state.borrow_mut().stuck);
+        for (id, stuck) in stuck {
+            if let Err(error) = self.end_by(&stuck.runtime, id).await {
+                eprintln!("{error}");
+            }
         }
         // A file that is not there is as good.
         let _ = std::fs::remove_file(self.directory.own_front_socket());
@@ -449,25 +451,84 @@ impl Orchestrator {
         spawn_local(async move {
             let home = this.state.borrow_mut().homes.remove(&id);
             let Some(home) = home else { return };
-            this.deletions.set(this.deletions.get() + 1);
             home.control.abort();
-            let _at_work = home.commands.lock().await;
-            match this.runtime.delete(&StateDirectory::name(id)).await {
-                Ok(()) => this.directory.remove(id),
-                // The directory stays, by which the next orchestrator finds it.
-                Err(error) => eprintln!("{error}"),
+            let ended = {
+                let _counted = Counted::new(&this.deletions, &this.deleted);
+                let _at_work = home.commands.lock().await;
+                this.end_by(&this.runtime, id).await
+            };
+            match ended {
+                Ok(()) => this.with(|schedule, now| schedule.container_ended(now, id, &why)),
+                Err(error) => this.keep(id, this.runtime.clone(), &why, &error),
             }
-            this.deletions.set(this.deletions.get() - 1);
-            this.deleted.notify_one();
-            this.with(|schedule, now| schedule.container_ended(now, id, &why));
             this.close_doors();
         });
+    }
+
+    /// Has the runtime end a container, of which nothing is left then.
+    async fn end_by(&self, runtime: &Runtime, id: ContainerId) -> Result<(), RuntimeError> {
+        let _counted = Counted::new(&self.deletions, &self.deleted);
+        runtime.delete(&StateDirectory::name(id)).await?;
+        self.directory.remove(id);
+        Ok(())
+    }
+
+    /// Counts a container that was to be ended and is not, and has the runtime end it later. Its directory stays, by which
+    /// another orchestrator finds it.
+    fn keep(self: &Rc<Self>, id: ContainerId, runtime: Runtime, why: &str, error: &RuntimeError) {
+        eprintln!("{error}; it is tried again, and the container counts until then");
+        self.with(|schedule, now| schedule.container_stays(now, id, why));
+        let owner = self.state.borrow().schedule.owner_of(id).unwrap_or_default().to_string();
+        let stuck = Stuck { owner, runtime, tries: 1, why: error.to_string() };
+        self.state.borrow_mut().stuck.insert(id, stuck);
+        spawn_local(self.clone().try_again(id));
+    }
+
+    async fn try_again(self: Rc<Self>, id: ContainerId) {
+        loop {
+            // When all of this ends, that asks a last time.
+            let Some(pause) = self.state.borrow().stuck.get(&id).map(Stuck::pause) else { return };
+            tokio::time::sleep(pause).await;
+            let runtime = self.state.borrow().stuck.get(&id).map(|stuck| stuck.runtime.clone());
+            let Some(runtime) = runtime else { return };
+            let ended = self.end_by(&runtime, id).await;
+            let mut state = self.state.borrow_mut();
+            match (ended, state.stuck.get_mut(&id)) {
+                (Err(error), Some(stuck)) => {
+                    stuck.tries = stuck.tries.saturating_add(1);
+                    stuck.why = error.to_string();
+                }
+                _ => break,
+            }
+        }
+        let stuck = self.state.borrow_mut().stuck.remove(&id);
+        if let Some(Stuck { tries, .. }) = stuck {
+            eprintln!("{} has ended, at try {}", StateDirectory::name(id), u64::from(tries) + 1);
+        }
+        self.with(|schedule, now| schedule.container_ended(now, id, "it was stuck"));
     }
 
     /// Closes the doors of processes that are no more.
     fn close_doors(&self) {
         let State { schedule, doors, .. } = &mut *self.state.borrow_mut();
         doors.retain(|process, _| schedule.container_of(*process).is_some());
+    }
+}
+
+/// A deletion that is waited for, however it ends.
+struct Counted<'a>(&'a Cell<usize>, &'a Notify);
+
+impl Counted<'_> {
+    fn new<'a>(count: &'a Cell<usize>, done: &'a Notify) -> Counted<'a> {
+        count.set(count.get() + 1);
+        Counted(count, done)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+        self.1.notify_one();
     }
 }
 

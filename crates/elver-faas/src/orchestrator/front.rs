@@ -19,13 +19,15 @@ use tokio::task::{JoinHandle, JoinSet, spawn_local};
 use super::callers::Callers;
 use super::core::{Answer, Orchestrator, Pending};
 use super::http::{self, Heads, Reply};
+use super::stuck::Stuck;
 use crate::accepting;
 use crate::client::{
-    DESTINATIONS_HEADER, ERROR_HEADER, LAUNCH_HEADER, Listing, START_HEADER, TOTAL_HEADER,
+    DESTINATIONS_HEADER, ERROR_HEADER, LAUNCH_HEADER, Listing, START_HEADER, StuckContainer,
+    TOTAL_HEADER,
 };
 use crate::config::Owner;
 use crate::protocol::CONNECTIONS_MAX;
-use crate::schedule::Failure;
+use crate::schedule::{ContainerId, Failure};
 
 /// How long a caller may be silent between two requests, and take to send the head of one; and how long that may be.
 const HEADS: Heads = Heads { bytes: 16 << 10, time: Some(Duration::from_secs(10)) };
@@ -183,12 +185,27 @@ fn is_stranger(orchestrator: &Orchestrator, caller: u32) -> bool {
 fn may_invoke(orchestrator: &Orchestrator, caller: u32, name: &str) -> bool {
     let Some(function) = orchestrator.config.functions.get(name) else { return false };
     let owner = orchestrator.config.owner_of(function);
+    is_owner(orchestrator, caller, &function.owner) || owner.callers.contains(&caller)
+}
+
+/// Root, the orchestrator's own user, and an owner.
+fn is_owner(orchestrator: &Orchestrator, caller: u32, owner: &str) -> bool {
     let own = rustix::process::geteuid().as_raw();
-    [0, own, owner.uid].contains(&caller) || owner.callers.contains(&caller)
+    let owner = orchestrator.config.owners.get(owner);
+    [0, own].contains(&caller) || owner.is_some_and(|owner| owner.uid == caller)
 }
 
 fn list(orchestrator: &Orchestrator, caller: u32) -> Reply {
-    let table = orchestrator.state.borrow().schedule.table();
+    let (table, stuck) = {
+        let state = orchestrator.state.borrow();
+        let told = |(id, stuck): (&ContainerId, &Stuck)| StuckContainer {
+            container: *id,
+            owner: stuck.owner.clone(),
+            tries: stuck.tries,
+            why: stuck.why.clone(),
+        };
+        (state.schedule.table(), state.stuck.iter().map(told).collect::<Vec<_>>())
+    };
     let is_his = |name: &str| may_invoke(orchestrator, caller, name);
     let listing = Listing {
         functions: orchestrator
@@ -199,6 +216,10 @@ fn list(orchestrator: &Orchestrator, caller: u32) -> Reply {
             .cloned()
             .collect(),
         processes: table.into_iter().filter(|row| is_his(&row.function)).collect(),
+        stuck: stuck
+            .into_iter()
+            .filter(|stuck| is_owner(orchestrator, caller, &stuck.owner))
+            .collect(),
     };
     http::json(StatusCode::OK, &listing)
 }

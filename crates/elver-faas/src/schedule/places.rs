@@ -19,6 +19,8 @@ pub(super) enum Stage {
     Starting,
     Running,
     Ending,
+    /// A container that was to be ended, and is not: it has nothing, and counts.
+    Stuck,
 }
 
 #[derive(Debug)]

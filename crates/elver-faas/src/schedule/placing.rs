@@ -50,8 +50,8 @@ impl Schedule {
         }
         let terms = self.functions.get(function)?;
         let (owner, first_is_child) = (terms.owner.clone(), terms.first_is_child);
-        let mut of_owner =
-            self.containers.iter().filter(|(_, c)| c.owner == owner && c.stage != Stage::Ending);
+        let takes = |c: &Container| matches!(c.stage, Stage::Starting | Stage::Running);
+        let mut of_owner = self.containers.iter().filter(|(_, c)| c.owner == owner && takes(c));
         let room = |c: &Container| {
             c.processes.len() < self.terms.processes_max && !self.has_all_requests(c)
         };

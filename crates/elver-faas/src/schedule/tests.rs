@@ -337,6 +337,29 @@ fn an_idle_process_makes_room_in_its_owners_container() {
 }
 
 #[test]
+fn a_container_that_cannot_be_ended_counts_and_takes_nothing() {
+    let mut schedule = schedule();
+    schedule.terms.owner_containers_max = 1;
+    let (container, _) = cold(&mut schedule, "f");
+    let failed = schedule.request(NOW, "f", NONE).unwrap();
+    actions(&mut schedule);
+    schedule.container_stays(NOW, container, "the runtime is away");
+    let why = Failure::Container("the runtime is away".into());
+    assert_eq!(actions(&mut schedule), [Action::Fail(failed, why)]);
+    assert_eq!((schedule.table(), schedule.containers().len()), (vec![], 1));
+    // Alice has as many containers as she may, and Bob's is the last one; it makes room for Carol's.
+    schedule.request(NOW, "f", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), []);
+    let (bobs, _) = cold(&mut schedule, "h");
+    schedule.request(NOW, "i", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), [Action::Delete(bobs)]);
+    schedule.container_ended(NOW, bobs, "it was idle");
+    assert!(matches!(&actions(&mut schedule)[..], [Action::Create(_, owner)] if owner == "carol"));
+    schedule.container_ended(NOW, container, "");
+    assert!(matches!(&actions(&mut schedule)[..], [Action::Create(_, owner)] if owner == "alice"));
+}
+
+#[test]
 fn an_idle_process_beside_a_busy_one_is_ended() {
     let mut schedule = schedule();
     let (container, process) = cold(&mut schedule, "f");
@@ -385,6 +408,7 @@ struct World {
     schedule: Schedule,
     open: BTreeSet<RequestId>,
     starting: BTreeSet<ContainerId>,
+    stuck: BTreeSet<ContainerId>,
     containers: BTreeMap<ContainerId, String>,
     processes: BTreeMap<ProcessId, (ContainerId, String)>,
     children: BTreeSet<(ProcessId, RequestId)>,
@@ -399,6 +423,7 @@ impl World {
             schedule: schedule(),
             open: BTreeSet::new(),
             starting: BTreeSet::new(),
+            stuck: BTreeSet::new(),
             containers: BTreeMap::new(),
             processes: BTreeMap::new(),
             children: BTreeSet::new(),
@@ -413,6 +438,10 @@ impl World {
             self.check();
         }
         // All that is left times out, and all containers go.
+        for id in std::mem::take(&mut self.stuck) {
+            self.end(id);
+            self.act();
+        }
         for _ in 0..20 {
             self.now += Duration::from_secs(61);
             self.schedule.tick(self.now);
@@ -475,6 +504,14 @@ impl World {
                     self.end(id);
                 }
             }
+            11 if below(&mut self.random, 8) == 0 => {
+                let ids: BTreeSet<_> = self.containers.keys().copied().collect();
+                let Some(id) = pick(&mut self.random, &ids) else { return };
+                self.starting.remove(&id);
+                self.processes.retain(|_, (container, _)| *container != id);
+                self.stuck.insert(id);
+                self.schedule.container_stays(now, id, "by chance");
+            }
             _ => {
                 self.now += Duration::from_millis(below(&mut self.random, 4000) as u64);
                 self.schedule.tick(self.now);
@@ -494,6 +531,7 @@ impl World {
                         self.schedule.functions[&function].owner,
                         self.containers[&container]
                     );
+                    assert!(!self.stuck.contains(&container));
                     self.processes.insert(process, (container, function));
                 }
                 Action::Fork(container, process, request, _) => {
@@ -531,6 +569,7 @@ impl World {
     fn end(&mut self, id: ContainerId) {
         self.containers.remove(&id);
         self.starting.remove(&id);
+        self.stuck.remove(&id);
         self.processes.retain(|_, (container, _)| *container != id);
         self.schedule.container_ended(self.now, id, "by chance");
     }

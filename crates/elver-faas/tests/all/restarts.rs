@@ -2,6 +2,7 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use elver_faas::schedule::Start;
@@ -38,6 +39,51 @@ fn a_successor_finds_what_runs_and_forks_it() {
     wait_for_processes(61_031, 3);
     platform.end();
     wait_for_processes(61_031, 0);
+}
+
+/// Where `crun` is to stand for the test, and does not end containers while a file is there.
+fn refusing_runtime(place: &Path) -> (PathBuf, PathBuf) {
+    let (program, refuses) = (place.join("crun"), place.join("refuses"));
+    let script = format!(
+        "#!/bin/sh\ncase \" $* \" in *' delete '*) test ! -e {refuses:?} || {{ echo not now >&2; exit 1; }} ;; esac\nexec crun \"$@\"\n"
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    (program, refuses)
+}
+
+/// One whose end failed was told of as ended: it ran on, and there could be any number of such.
+#[test]
+fn a_container_that_the_runtime_does_not_end_counts_until_it_has_ended() {
+    let place = tempfile::tempdir().unwrap();
+    let (runtime, refuses) = refusing_runtime(place.path());
+    let settings = format!(
+        "keep_alive_s = 1\ncontainers_max = 1\ninit_timeout_s = 3\nruntime = [{runtime:?}]"
+    );
+    let functions = python("zita", 61_070, &["echo"]);
+    let mut platform = Platform::start(&settings, &functions);
+    platform.answer("zita-echo", json!(1));
+    std::fs::write(&refuses, "").unwrap();
+    let stuck = |platform: &Platform| {
+        wait_for("the container to be stuck", || platform.list().stuck.into_iter().next())
+    };
+    let told = stuck(&platform);
+    assert_eq!(told.owner, "zita");
+    assert!(told.why.contains("not now"), "{told:?}");
+    assert_eq!(platform.list().processes, []);
+    assert_eq!(platform.refusal("zita-echo", json!(2)).0, "NotStarted");
+    // It is tried again, and no other orchestrator forgets it.
+    wait_for("another try", || (stuck(&platform).tries > 1).then_some(()));
+    platform.kill();
+    // It would be made otherwise today, and is not taken over.
+    platform.configure("timeout_s = 20", "timeout_s = 19");
+    platform.start_again();
+    assert_eq!(stuck(&platform).container, told.container);
+    std::fs::remove_file(&refuses).unwrap();
+    wait_for("the container to end", || platform.list().stuck.is_empty().then_some(()));
+    wait_for_processes(61_070, 0);
+    assert_eq!(platform.answer("zita-echo", json!(3)).0, Start::Cold);
+    platform.end();
 }
 
 /// A runtime that was just ending a container was killed by the orchestrator's end, and the container left.
