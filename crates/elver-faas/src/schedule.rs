@@ -160,7 +160,9 @@ impl Schedule {
         home.processes.insert(id);
         let process = Process::new(now, container, function);
         let mut process = Process { stage: Stage::Running, has_threads, connections, ..process };
-        let until = now + self.functions[function].timeout;
+        let FunctionTerms { timeout, forks: has_asked, .. } = self.functions[function];
+        process.has_asked = has_asked;
+        let until = now + timeout;
         children.into_iter().for_each(|child| process.children.found(child, until));
         self.processes.insert(id, process);
         self.place_waiting(now);
@@ -265,6 +267,14 @@ impl Schedule {
         match wanted {
             Some(request) => process.handed.contains(&request),
             None => !process.handed.is_empty(),
+        }
+    }
+
+    /// An INIT process that is not forked waits for its next request.
+    pub fn asks(&mut self, now: Duration, id: ProcessId) {
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        if !std::mem::replace(&mut process.has_asked, true) {
+            self.place_waiting(now);
         }
     }
 

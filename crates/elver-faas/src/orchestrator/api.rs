@@ -105,6 +105,9 @@ async fn next(
             "a process that is forked asks for the one request that it is for, with Elver-Request";
         return http::failure(StatusCode::BAD_REQUEST, "BadRequest", what);
     }
+    if wanted.is_none() {
+        orchestrator.with(|schedule, now| schedule.asks(now, process));
+    }
     loop {
         let notified = handed.notified();
         if let Some(taken) = orchestrator.with(|schedule, now| schedule.take(now, process, wanted))

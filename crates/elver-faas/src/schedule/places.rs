@@ -30,6 +30,9 @@ pub(super) struct Process {
     pub(super) stage: Stage,
     /// It runs requests itself, one after the other: a child would not have its threads.
     pub(super) has_threads: bool,
+    /// It is known to wait for requests, or to take orders. One that was found may be at an earlier orchestrator's request,
+    /// whose answer is refused; there are programs that end then.
+    pub(super) has_asked: bool,
     /// The Orchestrator Table's row: what it has connections to.
     pub(super) connections: BTreeSet<String>,
     /// Requests for it that nobody has taken yet, oldest first.
@@ -47,6 +50,7 @@ impl Process {
             function: function.into(),
             stage: Stage::Starting,
             has_threads: false,
+            has_asked: true,
             connections: BTreeSet::new(),
             handed: VecDeque::new(),
             taken: BTreeSet::new(),

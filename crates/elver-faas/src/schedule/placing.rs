@@ -96,7 +96,7 @@ impl Schedule {
         let forks = |p: &Process| terms.forks && !p.has_threads;
         self.processes
             .iter()
-            .filter(|(_, p)| p.function == function && p.stage == Stage::Running)
+            .filter(|(_, p)| p.function == function && p.stage == Stage::Running && p.has_asked)
             .filter(|(_, p)| !p.children.is_one_doubted())
             .filter(|(_, p)| {
                 let home = &self.containers[&p.container];

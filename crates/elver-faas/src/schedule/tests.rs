@@ -379,13 +379,18 @@ fn an_idle_process_beside_a_busy_one_is_ended() {
 #[test]
 fn a_process_amid_its_first_request_is_not_taken_over() {
     let mut schedule = schedule();
-    let (container, _) = cold(&mut schedule, "f");
+    schedule.terms.containers_max = 1;
+    let (container, idle) = cold(&mut schedule, "f");
     let found = ProcessId(900);
     schedule.adopt_process(NOW, container, there(found, "f", BTreeSet::new(), false));
     assert_eq!(actions(&mut schedule), [Action::KillProcess(container, found)]);
-    // What is not forked asks for its next request when it is done.
+    // What is not forked asks for its next request when it is done, and is handed none before.
     schedule.adopt_process(NOW, container, there(found, "g", BTreeSet::new(), false));
-    assert_eq!(actions(&mut schedule), []);
+    let waits = schedule.request(NOW, "g", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), [Action::KillProcess(container, idle)]);
+    assert!(!schedule.has_for(found, None));
+    schedule.asks(NOW, found);
+    assert_eq!(schedule.take(NOW, found, None).unwrap().request, waits);
 }
 
 #[test]

@@ -41,6 +41,53 @@ fn a_successor_finds_what_runs_and_forks_it() {
     wait_for_processes(61_031, 0);
 }
 
+/// Does not end with its orchestrator, but with an answer that is refused.
+const STRICT: &str = r#"#!/usr/bin/python3
+import http.client, json, os, sys, time
+def ask(method, path, body=None):
+    while True:
+        try:
+            api = http.client.HTTPConnection(os.environ["AWS_LAMBDA_RUNTIME_API"])
+            api.request(method, "/2018-06-01/runtime/invocation/" + path, body)
+            answer = api.getresponse()
+            return answer, answer.read()
+        except (OSError, http.client.HTTPException):
+            time.sleep(0.01)
+while True:
+    answer, event = ask("GET", "next")
+    request, go = answer.headers["Lambda-Runtime-Aws-Request-Id"], json.loads(event)
+    while go and not os.path.exists(go):
+        time.sleep(0.01)
+    answer, _ = ask("POST", request + "/response", event)
+    if answer.status != 202:
+        sys.exit("it was refused")
+"#;
+
+#[test]
+fn a_program_that_is_found_is_handed_nothing_before_it_asks() {
+    let functions = "[owners.udo]\nuid = 61071\n[functions.program]\nowner = \"udo\"\ncode = \"@CODE@\"\nhandler = \"bootstrap\"\nruntime = \"program\"\ntimeout_s = 100\n";
+    let mut platform = Platform::start("", functions);
+    let program = platform.code().join("bootstrap");
+    std::fs::write(&program, STRICT).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    platform.answer("program", json!(null));
+    // One is at work when its orchestrator goes, and the other waits for a request.
+    let lost = platform.invoke_beside("program", json!("go"));
+    wait_for("it to be at work", || (platform.list().processes[0].requests == 1).then_some(()));
+    assert_eq!(platform.answer("program", json!(null)).0, Start::Warm);
+    platform.kill();
+    assert!(lost.join().unwrap().is_err());
+    platform.start_again();
+    wait_for("both to be found", || (platform.list().processes.len() == 2).then_some(()));
+    let asked = platform.invoke_beside("program", json!("go"));
+    let is_placed = |platform: &Platform| platform.list().processes.iter().any(|p| p.requests > 0);
+    wait_for("a place for it", || is_placed(&platform).then_some(()));
+    std::fs::write(platform.code().join("go"), "").unwrap();
+    assert!(!asked.join().unwrap().unwrap().is_error);
+    platform.end();
+    wait_for_processes(61_071, 0);
+}
+
 /// Where `crun` is to stand for the test, and does not end containers while a file is there.
 fn refusing_runtime(place: &Path) -> (PathBuf, PathBuf) {
     let (program, refuses) = (place.join("crun"), place.join("refuses"));
