@@ -1,5 +1,6 @@
 //! HTTP of small services: a connection's requests one after the other, bodies with a limit.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
@@ -25,6 +26,9 @@ pub(crate) struct Heads {
 
 /// How long a peer may take to send a body.
 const BODY_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How long a peer may take for the rest of a head that it has begun when its connection is to end.
+const LAST_HEAD_MAX: Duration = Duration::from_secs(5);
 
 /// What a request is answered with.
 pub(crate) type Reply = Response<Full<Bytes>>;
@@ -52,23 +56,33 @@ pub(crate) async fn converse<T, S, F>(
     S: Fn(Request<Incoming>) -> F,
     F: Future<Output = Reply>,
 {
+    let (is_asked, is_writing) = (Cell::new(false), Cell::new(false));
     let service = service_fn(|request| {
-        let reply = answer(request);
-        async { Ok::<_, Infallible>(reply.await) }
+        is_asked.set(true);
+        let (reply, is_asked) = (answer(request), &is_asked);
+        async move {
+            let reply = reply.await;
+            is_asked.set(false);
+            Ok::<_, Infallible>(reply)
+        }
     });
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(heads.time)
             .max_buf_size(heads.bytes)
-            .serve_connection(TokioIo::new(Progress::new(stream)), service)
+            .serve_connection(TokioIo::new(Progress::new(stream, &is_writing)), service)
     );
     // An error here is of the peer's connection, which ends with it.
     tokio::select! {
         _ = connection.as_mut() => {}
         () = ended => {
             connection.as_mut().graceful_shutdown();
-            let _ = connection.await;
+            while tokio::time::timeout(LAST_HEAD_MAX, connection.as_mut()).await.is_err() {
+                if !is_asked.get() && !is_writing.get() {
+                    break;
+                }
+            }
         }
     }
 }
@@ -188,6 +202,26 @@ Connection: close
                 converse(server, Heads { bytes: 8192, time: None }, large, std::future::pending());
             let (read, ()) = tokio::join!(reading, conversation);
             assert_eq!(read < LENGTH, is_left, "{read} after {pause:?}");
+        }
+    }
+
+    /// Half a head was waited for without an end, where heads have no time.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_to_end_waits_for_answers_and_not_for_heads() {
+        for (sent, is_answered) in [("GET / HT", false), ("GET / HTTP/1.1\r\n\r\n", true)] {
+            let (mut client, server) = tokio::io::duplex(4096);
+            let slow = |_| async {
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                with_type(StatusCode::OK, "text/plain", "late".into())
+            };
+            let ended = tokio::time::sleep(Duration::from_secs(1));
+            let conversation = converse(server, Heads { bytes: 8192, time: None }, slow, ended);
+            client.write_all(sent.as_bytes()).await.unwrap();
+            let most = Duration::from_secs(100);
+            tokio::time::timeout(most, conversation).await.expect("it ends");
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            assert_eq!(answer.ends_with("late"), is_answered, "{answer}");
         }
     }
 

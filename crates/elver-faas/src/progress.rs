@@ -1,5 +1,6 @@
 //! A stream whose peer must read: one who takes nothing of what is written keeps no connection.
 
+use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,15 +14,17 @@ pub(crate) const WRITE_MAX: Duration = Duration::from_secs(30);
 
 /// The stream.
 #[derive(Debug)]
-pub(crate) struct Progress<T> {
+pub(crate) struct Progress<'a, T> {
     stream: T,
     /// Until when what is to be written waits.
     waits: Option<Pin<Box<Sleep>>>,
+    is_waiting: &'a Cell<bool>,
 }
 
-impl<T> Progress<T> {
-    pub(crate) fn new(stream: T) -> Progress<T> {
-        Progress { stream, waits: None }
+impl<T> Progress<'_, T> {
+    /// `is_waiting` is told whether something is to be written that the peer has not taken.
+    pub(crate) fn new(stream: T, is_waiting: &Cell<bool>) -> Progress<'_, T> {
+        Progress { stream, waits: None, is_waiting }
     }
 
     /// What came of an attempt to write; an error if none has brought anything for too long.
@@ -30,6 +33,7 @@ impl<T> Progress<T> {
         context: &mut Context<'_>,
         attempt: Poll<io::Result<U>>,
     ) -> Poll<io::Result<U>> {
+        self.is_waiting.set(attempt.is_pending());
         if attempt.is_ready() {
             self.waits = None;
             return attempt;
@@ -40,7 +44,7 @@ impl<T> Progress<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Progress<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for Progress<'_, T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -50,7 +54,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Progress<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Progress<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Progress<'_, T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -2,16 +2,17 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::process::Stdio;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
-use tokio::process::{Child, ChildStdin, Command};
 
 use super::code::{Action, Code};
+use super::group::{Group, Started};
 
 /// The descriptor of answers.
 const ANSWERS: i32 = 3;
@@ -47,24 +48,28 @@ struct Ack {
     ok: bool,
 }
 
-/// The process.
+/// The process. It ends with this, and what it has started in its group.
 #[derive(Debug)]
 pub(super) struct Launcher {
-    child: Child,
-    orders: ChildStdin,
+    group: Group,
+    orders: pipe::Sender,
     answers: BufReader<pipe::Receiver>,
 }
 
 impl Launcher {
     /// Starts it. It has the environment that `/init` brought, and what of this process's is OpenWhisk's.
-    pub(super) async fn start(action: &Action, code: &Code) -> io::Result<Launcher> {
+    pub(super) async fn start(
+        action: &Action,
+        code: &Code,
+        started: &Started,
+    ) -> io::Result<Launcher> {
         let (answers, its) = io::pipe()?;
         let mapping = FdMapping { parent_fd: OwnedFd::from(its), child_fd: ANSWERS };
         let acknowledges = std::env::var("OW_WAIT_FOR_ACK").is_ok_and(|wait| !wait.is_empty());
         let (mut command, waits) = match action {
-            Action::Program(file) => (std::process::Command::new(file), acknowledges),
+            Action::Program(file) => (Command::new(file), acknowledges),
             Action::Python { launcher, file, main } => {
-                let mut command = std::process::Command::new("python3");
+                let mut command = Command::new("python3");
                 command.args(["-X", "utf8"]).arg(launcher).args([file.as_os_str(), main.as_ref()]);
                 command.env("PYTHONDONTWRITEBYTECODE", "1");
                 (command, true)
@@ -75,24 +80,24 @@ impl Launcher {
         }
         command.envs(code.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).fd_mappings(vec![mapping]).map_err(io::Error::other)?;
-        let mut command = Command::from(command);
-        command.process_group(0).kill_on_drop(true);
-        let mut child = command.spawn()?;
+        let mut child = command.process_group(0).spawn()?;
+        let group = Group::of(&child, started);
         // It has this side's copy of the descriptor, without which the end of the process is the answers' end.
         drop(command);
         let Some(orders) = child.stdin.take() else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
+        let orders = pipe::Sender::from_owned_fd(OwnedFd::from(orders))?;
         let answers = BufReader::new(pipe::Receiver::from_owned_fd(OwnedFd::from(answers))?);
-        let mut launcher = Launcher { child, orders, answers };
+        let mut launcher = Launcher { group, orders, answers };
         launcher.wait_for_start(waits).await?;
         Ok(launcher)
     }
 
     async fn wait_for_start(&mut self, waits: bool) -> io::Result<()> {
         if !waits {
-            return match tokio::time::timeout(LOOK, self.child.wait()).await {
-                Ok(_) => Err(io::Error::other("command exited")),
+            return match tokio::time::timeout(LOOK, self.group.first_ended()).await {
+                Ok(()) => Err(io::Error::other("command exited")),
                 Err(_) => Ok(()),
             };
         }
@@ -138,7 +143,7 @@ impl Launcher {
                 // Who answers and ends has answered.
                 biased;
                 read = limited.read_until(b'\n', &mut line) => read.map_err(|_| NoAnswer::Died),
-                _ = self.child.wait() => Err(NoAnswer::Died),
+                () = self.group.first_ended() => Err(NoAnswer::Died),
             }
         };
         match tokio::time::timeout(most, read).await {
@@ -148,17 +153,5 @@ impl Launcher {
             Ok(Ok(read)) if read as u64 == ANSWER_MAX => Err(NoAnswer::TooLong),
             Ok(Ok(_)) => Err(NoAnswer::Died),
         }
-    }
-
-    /// Ends it and what it has started.
-    pub(super) fn end(mut self) {
-        let group =
-            self.child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed()));
-        if let Some(group) = group {
-            // There may be none left.
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        }
-        // One that is gone needs none.
-        let _ = self.child.start_kill();
     }
 }

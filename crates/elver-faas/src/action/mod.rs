@@ -17,6 +17,7 @@
 //! After each `/run`, and a start that failed, [`SENTINEL`] stands on standard output and standard error.
 
 mod code;
+mod group;
 mod launcher;
 
 use std::cell::Cell;
@@ -39,6 +40,7 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::accepting;
 use crate::http::{self, Heads, Reply};
 use code::Code;
+use group::Started;
 use launcher::{Launcher, NoAnswer};
 
 /// Where an action's container listens.
@@ -77,7 +79,7 @@ pub fn serve(address: SocketAddr) -> io::Result<()> {
         let mut terminated = signal(SignalKind::terminate())?;
         let door = Rc::new(Door {
             is_initialized: Cell::new(false),
-            proxy: Mutex::default(),
+            proxy: Mutex::new(Proxy { launcher: None, started: Started::look_after()? }),
             room: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             ending: watch::Sender::new(false),
         });
@@ -89,9 +91,7 @@ pub fn serve(address: SocketAddr) -> io::Result<()> {
         door.ending.send_replace(true);
         let _answered = door.room.acquire_many(CONNECTIONS_MAX as u32).await;
         accepting.abort();
-        if let Some(launcher) = door.proxy.lock().await.launcher.take() {
-            launcher.end();
-        }
+        door.proxy.lock().await.launcher = None;
         Ok(())
     })
 }
@@ -182,9 +182,10 @@ async fn answer(door: Rc<Door>, request: Request<Incoming>) -> Reply {
 }
 
 /// The container's one action.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Proxy {
     launcher: Option<Launcher>,
+    started: Started,
 }
 
 impl Proxy {
@@ -194,7 +195,7 @@ impl Proxy {
             Err((status, what)) => return failure(status, &what),
         };
         let started = match code.unpack() {
-            Ok(action) => Launcher::start(&action, &code).await,
+            Ok(action) => Launcher::start(&action, &code, &self.started).await,
             Err(error) => Err(error),
         };
         match started {
@@ -227,9 +228,7 @@ impl Proxy {
                 failure(StatusCode::BAD_GATEWAY, "The action did not return a dictionary or array.")
             }
             Err(why) => {
-                if let Some(launcher) = self.launcher.take() {
-                    launcher.end();
-                }
+                self.launcher = None;
                 let status = match why {
                     NoAnswer::TooLong => StatusCode::BAD_GATEWAY,
                     NoAnswer::Died | NoAnswer::Late => StatusCode::BAD_REQUEST,

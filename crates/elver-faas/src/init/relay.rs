@@ -83,7 +83,8 @@ async fn serve(listener: TcpListener, socket: PathBuf, room: Arc<Semaphore>) {
     }
 }
 
-/// Passes on until either side ends.
+/// Passes on until either side ends. A client that ends its own side alone gets no more answer, as of any server here: it
+/// could not be told from one that has gone, and a request that one waited for would be lost with it.
 async fn both_ways(mut client: TcpStream, socket: &Path) -> io::Result<()> {
     client.set_nodelay(true)?;
     let mut api = UnixStream::connect(socket).await?;

@@ -406,6 +406,52 @@ fn a_program_speaks_action_loop() {
     assert_eq!((status, answer), (500, json!({"error": "no action defined yet"})));
 }
 
+/// Speaks ActionLoop, and starts what stays in its group and has its descriptors, and what leaves both and ends by itself.
+const LEAVES: &str = r#"#!/usr/bin/python3
+import json, os, sys, time
+stays = os.fork()
+if stays == 0:
+    time.sleep(1000)
+reading, writing = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    leaves = os.fork()
+    if leaves == 0:
+        os._exit(0)
+    os.write(writing, str(leaves).encode())
+    os._exit(0)
+leaves = int(os.read(reading, 20))
+with open(os.environ["LEFT"], "w") as file:
+    file.write(f"{stays} {leaves}\n")
+os.write(3, os.environ["ACK"].encode() + b"\n")
+sys.stdin.readline()
+"#;
+
+/// What a program had started was found by its own number, which nobody knew when it had been waited for; and what loses
+/// its parent is the container's first process's to wait for.
+#[test]
+fn what_a_program_leaves_ends_with_it() {
+    for (host, ack, started) in [(41, "{\"ok\": true}", 200), (42, "{\"ok\": false}", 502)] {
+        let action = Action::start(host, &[("OW_WAIT_FOR_ACK", "1")]);
+        let place = tempfile::tempdir().unwrap();
+        let left = place.path().join("left");
+        let environment = json!({"LEFT": left, "ACK": ack});
+        let code = STANDARD.encode(LEAVES);
+        let (status, _) = action.init(json!({"code": code, "binary": true, "env": environment}));
+        assert_eq!(status, started);
+        let left = std::fs::read_to_string(&left).unwrap();
+        let pids: Vec<_> = left.split_whitespace().map(|pid| format!("/proc/{pid}")).collect();
+        let [stays, leaves] = &pids[..] else { panic!("{left:?}") };
+        wait_for("an orphan to be waited for", || (!Path::new(leaves).exists()).then_some(()));
+        if started == 200 {
+            assert!(Path::new(stays).exists());
+            let (status, answer) = action.post("/run", "{\"value\":{}}");
+            assert_eq!((status, answer), (400, json!({"error": "command exited"})));
+        }
+        wait_for("what stayed to end", || (!Path::new(stays).exists()).then_some(()));
+    }
+}
+
 #[test]
 fn a_program_that_is_waited_for_says_that_it_is_there() {
     let start = |host, ack: &str| {
