@@ -57,6 +57,34 @@ fn what_mlx5_is_told_by_the_environment_shows() {
     assert_eq!(found(&seen, "ibv_open_device", "/proc/cpuinfo"), None);
 }
 
+/// What is seen of `forks.c`, and its exit code.
+fn forks(arguments: &[&str]) -> (Seen, u8) {
+    let place = tempfile::tempdir().unwrap();
+    let program = place.path().join("forks");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/forks.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-pthread", "-o"]).args([&program, &source]);
+    assert!(compiler.status().unwrap().success());
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Watch::default().run(command).unwrap()
+}
+
+/// A child had breakpoints in its copy of the memory, and died of the first that it met.
+#[test]
+fn processes_that_a_program_makes_go_their_way() {
+    let (seen, code) = forks(&[]);
+    assert_eq!(code, 0);
+    assert_eq!(seen.calls["ibv_get_device_list"].count, 2);
+}
+
+/// Where a thread's call returns to, another thread met the breakpoint, and ended the program.
+#[test]
+fn threads_may_return_to_where_another_ones_call_does() {
+    let (_, code) = forks(&["threads"]);
+    assert_eq!(code, 0);
+}
+
 #[test]
 fn an_exit_code_and_a_signal_come_through() {
     let run = |script: &str| {

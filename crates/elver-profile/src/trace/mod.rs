@@ -6,6 +6,7 @@
 
 mod memory;
 mod names;
+mod others;
 mod results;
 mod seen;
 mod spots;
@@ -23,8 +24,9 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use self::memory::Memory;
+use self::others::Others;
 use self::results::Files;
-use self::spots::Spots;
+use self::spots::{Spots, TRAP};
 use self::thread::Thread;
 use crate::calls::now_ns;
 
@@ -34,8 +36,6 @@ pub use self::seen::{Seen, Spent};
 pub(crate) const CALIBRATION: u32 = 2_000;
 /// Its name.
 const CALIBRATION_CALL: &str = "getppid";
-/// `int3` has one byte.
-const TRAP: u64 = 1;
 
 /// How programs are watched.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,6 +85,8 @@ impl Watch {
         waitpid(pid, None).context("waiting for the program")?;
         let options = Options::PTRACE_O_TRACESYSGOOD
             | Options::PTRACE_O_TRACECLONE
+            | Options::PTRACE_O_TRACEFORK
+            | Options::PTRACE_O_TRACEVFORK
             | Options::PTRACE_O_TRACEEXEC
             | Options::PTRACE_O_EXITKILL;
         ptrace::setoptions(pid, options).context("this process may not watch others (ptrace)")?;
@@ -95,11 +97,12 @@ impl Watch {
             spots: Spots::default(),
             files: Files::default(),
             threads: HashMap::from([(pid, Thread::default())]),
+            others: Others::default(),
             seen: Seen::default(),
             code: 0,
         };
         ptrace::syscall(pid, None)?;
-        while !watcher.threads.is_empty() {
+        while !(watcher.threads.is_empty() && watcher.others.is_empty()) {
             watcher.turn()?;
         }
         Ok((watcher.seen, watcher.code))
@@ -114,6 +117,7 @@ struct Watcher {
     spots: Spots,
     files: Files,
     threads: HashMap<Pid, Thread>,
+    others: Others,
     seen: Seen,
     code: u8,
 }
@@ -133,15 +137,25 @@ impl Watcher {
         let status = match waitpid(None, Some(whose)) {
             Err(Errno::ECHILD) => {
                 self.threads.clear();
+                self.others.clear();
                 return Ok(());
             }
             status => status.context("waiting for the program")?,
         };
         let stopped = now_ns();
         let Some(thread_id) = status.pid() else { return Ok(()) };
+        let is_new = !self.threads.contains_key(&thread_id) && !self.others.has(thread_id);
+        let has_ended = matches!(status, WaitStatus::Exited(..) | WaitStatus::Signaled(..));
+        if is_new && !has_ended {
+            self.others.begins(self.pid, thread_id, &self.spots)?;
+        }
         let go = match status {
+            _ if !has_ended && self.others.has(thread_id) => {
+                return self.others.go_on(thread_id, &status, &self.spots, &self.memory);
+            }
             WaitStatus::Exited(..) | WaitStatus::Signaled(..) => {
                 self.threads.remove(&thread_id);
+                self.others.ended(thread_id);
                 match status {
                     WaitStatus::Exited(pid, code) if pid == self.pid => self.code = code as u8,
                     WaitStatus::Signaled(pid, signal, _) if pid == self.pid => {
@@ -219,7 +233,9 @@ impl Watcher {
     fn trap(&mut self, id: Pid, now: u64) -> Result<Go> {
         let Some(thread) = self.threads.get_mut(&id) else { return Ok(Go::On(None)) };
         if let Some(spot) = thread.stepping.take() {
-            self.memory.write(spot, &[spots::INT3])?;
+            if self.spots.stands_at(spot) {
+                self.memory.write(spot, &[spots::INT3])?;
+            }
             return Ok(Go::On(None));
         }
         let mut registers = ptrace::getregs(id)?;
@@ -234,7 +250,11 @@ impl Watcher {
             return Ok(Go::On(None));
         }
         let Some(spot) = self.spots.at(address).cloned() else {
-            return Ok(Go::On(Some(Signal::SIGTRAP)));
+            // Where a call of another thread's returns to, or has meanwhile.
+            let Some(byte) = self.spots.stood_at(address) else {
+                return Ok(Go::On(Some(Signal::SIGTRAP)));
+            };
+            return self.step_over(id, address, byte, registers);
         };
         // Of the C library and libnl only what libibverbs has called counts.
         if spot.is_call || thread.outermost().is_some() {
@@ -244,8 +264,18 @@ impl Watcher {
             }
             thread.enters(spot.name, back, registers.rsp, now);
         }
-        self.memory.write(address, &[spot.byte])?;
-        thread.stepping = Some(address);
+        self.step_over(id, address, spot.byte, registers)
+    }
+
+    fn step_over(
+        &mut self,
+        id: Pid,
+        address: u64,
+        byte: u8,
+        mut registers: libc::user_regs_struct,
+    ) -> Result<Go> {
+        self.memory.write(address, &[byte])?;
+        self.threads.entry(id).or_default().stepping = Some(address);
         registers.rip = address;
         ptrace::setregs(id, registers)?;
         Ok(Go::Step)

@@ -10,6 +10,8 @@ use object::{Object, ObjectSymbol, SymbolKind};
 use super::memory::Memory;
 
 pub(super) const INT3: u8 = 0xcc;
+/// It has one byte.
+pub(super) const TRAP: u64 = 1;
 
 /// Of libnl and the C library: what libibverbs asks the kernel by, and reads files and loads providers by.
 const INNER: [&str; 9] = [
@@ -41,12 +43,35 @@ pub(super) struct Spots {
     functions: HashMap<u64, Spot>,
     /// Where calls return to: the byte, and how many calls do.
     returns: HashMap<u64, (u8, u32)>,
+    /// The bytes that any have stood for.
+    stood: HashMap<u64, u8>,
     known: HashSet<String>,
 }
 
 impl Spots {
     pub(super) fn at(&self, address: u64) -> Option<&Spot> {
         self.functions.get(&address)
+    }
+
+    /// Whether one stands there now.
+    pub(super) fn stands_at(&self, address: u64) -> bool {
+        self.functions.contains_key(&address) || self.returns.contains_key(&address)
+    }
+
+    /// The byte where one stands, or has stood: who met it then may be heard of later.
+    pub(super) fn stood_at(&self, address: u64) -> Option<u8> {
+        self.stood.get(&address).copied()
+    }
+
+    /// Takes all of them out of a copy of the program's memory. What is no breakpoint there is left: it was mapped later, or
+    /// is no more.
+    pub(super) fn take_from(&self, copy: &Memory) {
+        for (address, byte) in &self.stood {
+            if copy.read(*address, 1) == [INT3] {
+                // The process may be killed meanwhile.
+                let _ = copy.write(*address, &[*byte]);
+            }
+        }
     }
 
     /// A call will return there; true if there is no breakpoint yet.
@@ -57,6 +82,7 @@ impl Spots {
         }
         let byte = *memory.read(address, 1).first().context("a function returns to nowhere")?;
         self.returns.insert(address, (byte, 1));
+        self.stood.insert(address, byte);
         Ok(true)
     }
 
@@ -86,6 +112,7 @@ impl Spots {
                     if byte != INT3 && !self.functions.contains_key(&address) {
                         memory.write(address, &[INT3])?;
                         let is_call = name.starts_with("ibv_") && !name.starts_with("ibv_cmd_");
+                        self.stood.insert(address, byte);
                         self.functions.insert(address, Spot { name, byte, is_call });
                     }
                 }

@@ -1,0 +1,147 @@
+//! Processes that the program makes. They are not watched, but its breakpoints are in their way: one that `fork` makes has
+//! them in its copy of the program's memory, and is let go without; one of `vfork` runs in that memory itself, and steps over
+//! them until it becomes another program.
+
+use std::collections::HashMap;
+use std::fs;
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::WaitStatus;
+use nix::unistd::Pid;
+
+use super::memory::Memory;
+use super::spots::{INT3, Spots, TRAP};
+
+/// The numbers of system calls of x86-64; see `names`.
+const CLONE: u64 = 56;
+const VFORK: u64 = 58;
+const EXECVE: u64 = 59;
+const EXECVEAT: u64 = 322;
+const CLONE3: u64 = 435;
+
+#[derive(Default)]
+pub(super) struct Others(HashMap<Pid, Other>);
+
+struct Other {
+    /// It runs in the program's memory.
+    shares: bool,
+    /// The breakpoint that it steps over.
+    stepping: Option<u64>,
+}
+
+impl Others {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn has(&self, id: Pid) -> bool {
+        self.0.contains_key(&id)
+    }
+
+    pub(super) fn ended(&mut self, id: Pid) {
+        self.0.remove(&id);
+    }
+
+    /// Whether something that stops for the first time is a process, and no thread of the program's. It is kept then.
+    pub(super) fn begins(&mut self, program: Pid, id: Pid, spots: &Spots) -> Result<bool> {
+        // One that was killed meanwhile is neither.
+        let Some(process) = process_of(id).filter(|process| *process != program) else {
+            return Ok(false);
+        };
+        let memory = match Memory::of(process) {
+            Ok(memory) => memory,
+            Err(_) if process_of(id).is_none() => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let shares = shares_memory(id, &memory);
+        if !shares {
+            spots.take_from(&memory);
+        }
+        self.0.insert(id, Other { shares, stepping: None });
+        Ok(true)
+    }
+
+    /// One has stopped, and goes on.
+    pub(super) fn go_on(
+        &mut self,
+        id: Pid,
+        status: &WaitStatus,
+        spots: &Spots,
+        memory: &Memory,
+    ) -> Result<()> {
+        let Some(other) = self.0.get_mut(&id) else { return Ok(()) };
+        let resumed = match *status {
+            // What it begins with; from here on nothing of it is ours.
+            WaitStatus::Stopped(_, Signal::SIGSTOP) if !other.shares => self.let_go(id),
+            // A program of another user's gets his rights only if nobody watches.
+            WaitStatus::PtraceSyscall(_) if becomes_another(id) => self.let_go(id),
+            WaitStatus::Stopped(_, Signal::SIGSTOP) => ptrace::syscall(id, None),
+            WaitStatus::Stopped(_, Signal::SIGTRAP) if other.shares => {
+                other.trap(id, spots, memory)?
+            }
+            WaitStatus::Stopped(_, signal) => ptrace::syscall(id, signal),
+            _ => ptrace::syscall(id, None),
+        };
+        match resumed {
+            // It was killed meanwhile, and will be waited for.
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(error) => Err(error).context("a process of the program's cannot go on"),
+        }
+    }
+
+    fn let_go(&mut self, id: Pid) -> nix::Result<()> {
+        self.0.remove(&id);
+        ptrace::detach(id, None)
+    }
+}
+
+impl Other {
+    fn trap(&mut self, id: Pid, spots: &Spots, memory: &Memory) -> Result<nix::Result<()>> {
+        if let Some(spot) = self.stepping.take() {
+            if spots.stands_at(spot) {
+                memory.write(spot, &[INT3])?;
+            }
+            return Ok(ptrace::syscall(id, None));
+        }
+        let Ok(mut registers) = ptrace::getregs(id) else { return Ok(ptrace::syscall(id, None)) };
+        let address = registers.rip.wrapping_sub(TRAP);
+        let Some(byte) = spots.stood_at(address) else {
+            return Ok(ptrace::syscall(id, Signal::SIGTRAP));
+        };
+        memory.write(address, &[byte])?;
+        self.stepping = Some(address);
+        registers.rip = address;
+        Ok(ptrace::setregs(id, registers).and_then(|()| ptrace::step(id, None)))
+    }
+}
+
+/// The process that a thread is of.
+fn process_of(id: Pid) -> Option<Pid> {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok().map(Pid::from_raw)
+}
+
+/// Whether it was made to run in its maker's memory, by the call that made it: its registers are a copy of its maker's.
+fn shares_memory(id: Pid, memory: &Memory) -> bool {
+    let Ok(registers) = ptrace::getregs(id) else { return false };
+    let flags = match registers.orig_rax {
+        VFORK => return true,
+        CLONE => registers.rdi,
+        // The first word of its arguments.
+        CLONE3 => memory.word(registers.rdi).unwrap_or(0),
+        _ => 0,
+    };
+    flags & libc::CLONE_VM as u64 != 0
+}
+
+fn becomes_another(id: Pid) -> bool {
+    ptrace::getregs(id).is_ok_and(|registers| matches!(registers.orig_rax, EXECVE | EXECVEAT))
+}
