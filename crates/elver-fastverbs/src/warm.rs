@@ -1,9 +1,14 @@
 //! A device that is opened by a thread while the program starts, for who asks for it then. Only where the environment
 //! names it: a device that nobody opens would otherwise be opened in vain.
+//!
+//! The thread holds locks of this library and of libibverbs, which a child that is forked meanwhile would have locked for
+//! ever: who forks waits for it.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::counts::{Count, count};
 use crate::{list, real};
@@ -23,13 +28,55 @@ struct Opening {
 
 static OPENING: Mutex<Option<Opening>> = Mutex::new(None);
 
+/// How long a fork waits at most: it may be one by a library's constructor, for which the thread waits in turn.
+const FORK_MAX: Duration = Duration::from_secs(2);
+
+/// Whether the thread is at work.
+static AT_WORK: Mutex<bool> = Mutex::new(false);
+static DONE: Condvar = Condvar::new();
+
+thread_local! {
+    static IS_OWN: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Begins to open the device of this name.
 pub(crate) fn begin(name: String) {
-    let thread = std::thread::Builder::new().name("elver-warm".into()).spawn(move || open(&name));
-    // Without it the device is opened when it is asked for.
-    let Ok(thread) = thread else { return };
+    // SAFETY: the function takes nothing, and the C library forgets it when this library is unloaded.
+    if unsafe { libc::pthread_atfork(Some(before_fork), None, None) } != 0 {
+        return;
+    }
+    *AT_WORK.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    let opens = move || {
+        IS_OWN.set(true);
+        let _done = Done;
+        open(&name)
+    };
+    let thread = std::thread::Builder::new().name("elver-warm".into()).spawn(opens);
+    let Ok(thread) = thread else {
+        // Without it the device is opened when it is asked for.
+        drop(Done);
+        return;
+    };
     let opening = Opening { process: std::process::id(), thread };
     *OPENING.lock().unwrap_or_else(PoisonError::into_inner) = Some(opening);
+}
+
+/// The thread is not at work any more.
+struct Done;
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        *AT_WORK.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        DONE.notify_all();
+    }
+}
+
+extern "C" fn before_fork() {
+    if !IS_OWN.get() {
+        let at_work = AT_WORK.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that takes longer is not waited for.
+        let _ = DONE.wait_timeout_while(at_work, FORK_MAX, |at_work| *at_work);
+    }
 }
 
 /// The context of this device, if it was opened ahead, or is being opened: waits for that.

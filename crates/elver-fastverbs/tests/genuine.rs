@@ -28,6 +28,8 @@ fn library() -> &'static Path {
 struct Host {
     place: TempDir,
     devices: &'static str,
+    /// More of the programs' environment.
+    more: &'static [&'static str],
 }
 
 /// What a program said on both outputs, and the files that it opened.
@@ -42,7 +44,7 @@ impl Host {
             rustix::process::geteuid().is_root(),
             "this test makes devices in a mount namespace: run it as root, or by `cargo xtask test`"
         );
-        Host { place: tempfile::tempdir().unwrap(), devices: "0" }
+        Host { place: tempfile::tempdir().unwrap(), devices: "0", more: &[] }
     }
 
     fn cache(&self) -> PathBuf {
@@ -62,6 +64,7 @@ impl Host {
             command.arg("-E").arg(format!("LD_PRELOAD={}", library().display()));
             command.args(["-E", "ELVER_FASTVERBS_LOG=1", "-E", &format!("ELVER_FASTVERBS={mode}")]);
         }
+        command.args(self.more.iter().flat_map(|variable| ["-E", *variable]));
         command
             .arg(program)
             .env("DEVICES", self.devices)
@@ -187,4 +190,19 @@ fn a_provider_that_was_replaced_is_seen_and_the_list_is_whole() {
     elver_hostcache::file::write(&host.cache(), &cache).unwrap();
     says(&host.list("on"), &["mlx5_0", "stale: library 1", "renewed 1"]);
     says(&host.list("on"), &["mlx5_0", "lists 1"]);
+}
+
+/// A thread that opens a device while the program starts held locks, which a child had for ever.
+#[test]
+fn a_program_that_forks_while_it_starts_has_children_that_find_devices() {
+    let host = Host { more: &["ELVER_FASTVERBS_WARM=any"], ..Host::new() };
+    let program = host.place.path().join("forks");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/forks.c");
+    let mut compiler = Command::new("cc");
+    compiler.arg("-o").args([&program, &source]).arg("-l:libibverbs.so.1");
+    assert!(compiler.status().unwrap().success());
+    says(&host.list("renew"), &["mlx5_0"]);
+    for mode in ["on", "renew"] {
+        says(&host.run(program.to_str().unwrap(), Some(mode)).text, &["elver-fastverbs"]);
+    }
 }
