@@ -26,6 +26,9 @@ const CONTEXT: &str = include_str!("../python/elver_context.py");
 /// What ends that a child leaves behind.
 const STRAYS: &str = include_str!("../python/_elver_strays.py");
 
+/// Directories in an orchestrator's, of which the first has one for each container.
+const PARTS: [&str; 4] = ["containers", "programs", "runtime", "node"];
+
 /// How long an orchestrator waits for what another one's last commands are about.
 const LOCK_MAX: Duration = Duration::from_secs(5);
 
@@ -73,14 +76,16 @@ impl StateDirectory {
     /// # Errors
     /// What the system says, and `AddrInUse` if another orchestrator works in it.
     pub fn open(path: &Path, programs: &Programs<'_>) -> io::Result<StateDirectory> {
-        for part in ["containers", "programs", "runtime", "node"] {
-            std::fs::DirBuilder::new().recursive(true).mode(0o711).create(path.join(part))?;
+        let directory =
+            |path: &Path| std::fs::DirBuilder::new().recursive(true).mode(0o711).create(path);
+        directory(path)?;
+        let lock = wait_for_lock(path)?;
+        for part in PARTS {
+            directory(&path.join(part))?;
         }
         // Python lists where it imports from.
         let readable = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(path.join("programs"), readable)?;
-        let lock = std::fs::File::create(path.join("lock"))?;
-        wait_for_lock(&lock, path)?;
         // The runtime's commands keep it: what one of them was about when its orchestrator was killed is
         // done before another orchestrator looks.
         fcntl_setfd(&lock, FdFlags::empty())?;
@@ -227,6 +232,30 @@ impl StateDirectory {
         }
     }
 
+    /// Removes all that stands here, if no container is left that has something of it; the directory itself stays, which may
+    /// be somebody's. It is the last thing that an orchestrator does.
+    pub fn clear(&self) {
+        let containers = self.path.join(PARTS[0]);
+        if std::fs::remove_dir(&containers).is_err() {
+            return;
+        }
+        let say = |what: &Path, removed: io::Result<()>| match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                eprintln!("cannot remove {}: {error}", what.display());
+            }
+            _ => {}
+        };
+        for part in &PARTS[1..] {
+            let part = self.path.join(part);
+            say(&part, std::fs::remove_dir_all(&part));
+        }
+        // Who waits for the lock sees that it is another file's then.
+        for file in ["replaced", "lock"] {
+            let file = self.path.join(file);
+            say(&file, std::fs::remove_file(&file));
+        }
+    }
+
     fn uninstall(&self, name: &str) -> io::Result<()> {
         match std::fs::remove_file(self.programs().join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -244,14 +273,68 @@ impl StateDirectory {
     }
 }
 
-fn wait_for_lock(lock: &std::fs::File, path: &Path) -> io::Result<()> {
+/// Its file goes with who had it, and another one's may be there by then.
+fn wait_for_lock(path: &Path) -> io::Result<std::fs::File> {
     let begun = Instant::now();
-    while flock(lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+    let file = path.join("lock");
+    let which = |file: std::fs::Metadata| (file.dev(), file.ino());
+    loop {
+        let lock = std::fs::File::create(&file)?;
+        let is_locked = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if is_locked && std::fs::metadata(&file).ok().map(which) == Some(which(lock.metadata()?)) {
+            return Ok(lock);
+        }
         if begun.elapsed() > LOCK_MAX {
             let what = format!("another orchestrator works in {}", path.display());
             return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn programs(place: &Path) -> Programs<'_> {
+        Programs { init: place, module: None }
+    }
+
+    #[test]
+    fn nothing_is_left_but_what_a_container_has() {
+        let place = tempfile::tempdir().unwrap();
+        let (state, init) = (place.path().join("state"), place.path().join("init"));
+        std::fs::write(&init, "a program").unwrap();
+        let left = || std::fs::read_dir(&state).unwrap().count();
+        let directory = StateDirectory::open(&state, &programs(&init)).unwrap();
+        directory
+            .make(ContainerId(7), rustix::process::getuid().as_raw(), &Terms::default())
+            .unwrap();
+        directory.clear();
+        assert!(directory.programs().join("elver-init").exists() && left() > 4);
+        directory.remove(ContainerId(7));
+        directory.clear();
+        assert_eq!(left(), 0);
+        drop(directory);
+        StateDirectory::open(&state, &programs(&init)).unwrap();
+    }
+
+    /// Who has opened the file of a lock that goes with its owner has not the lock of the next one.
+    #[test]
+    fn a_lock_that_went_is_nobodys() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path();
+        let first = wait_for_lock(path).unwrap();
+        let waits = std::thread::scope(|scope| {
+            let second = scope.spawn(|| wait_for_lock(path).unwrap());
+            std::fs::remove_file(path.join("lock")).unwrap();
+            // The second one makes a file of its own, whether or not it had opened this one.
+            second.join().unwrap()
+        });
+        drop(first);
+        let named = std::fs::metadata(path.join("lock")).unwrap();
+        assert_eq!(named.ino(), waits.metadata().unwrap().ino());
+        let other = std::fs::File::open(path.join("lock")).unwrap();
+        assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
+    }
 }

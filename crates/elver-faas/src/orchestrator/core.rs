@@ -253,6 +253,7 @@ impl Orchestrator {
         }
         // A file that is not there is as good.
         let _ = std::fs::remove_file(self.directory.own_front_socket());
+        self.directory.clear();
     }
 
     pub(super) async fn keep_time(self: Rc<Self>) {

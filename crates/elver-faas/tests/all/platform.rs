@@ -374,12 +374,12 @@ impl Platform {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// Ends it as its user would, which leaves no container.
+    /// Ends it as its user would, which leaves nothing.
     pub fn end(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.process);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         assert!(self.process.wait().unwrap().success());
-        let left: Vec<_> = std::fs::read_dir(self.directory.path().join("state/containers"))
+        let left: Vec<_> = std::fs::read_dir(self.directory.path().join("state"))
             .unwrap()
             .map(|entry| entry.unwrap().file_name())
             .collect();
