@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, value_parser};
-use elver_console::Failure;
+use elver_console::{Failure, Progress};
 use elver_node::capture::{BUFFER_BYTES_MAX, CaptureOptions, CaptureStream};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -23,6 +23,8 @@ use crate::status::usual_socket;
 const BLOCK_BYTES_MAX: usize = 1 << 20;
 /// Who may read a capture.
 const MODE: u32 = 0o600;
+/// How often it is told how many packets there are.
+const LIVE_PAUSE: Duration = Duration::from_millis(250);
 /// How long a node may take to end a capture.
 const END_WAIT: Duration = Duration::from_secs(5);
 /// Types of pcapng blocks.
@@ -73,9 +75,9 @@ pub(crate) struct CaptureArgs {
     #[arg(long, value_name = "MIB", default_value_t = 16, conflicts_with = "command",
           value_parser = value_parser!(u32).range(1..=i64::from(BUFFER_BYTES_MAX >> 20)))]
     buffer: u32,
-    /// Tell the numbers at the end as JSON.
-    #[arg(long, conflicts_with = "command")]
-    json: bool,
+    /// Tell the numbers at the end as JSON; of a command, behind what that prints.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// The command to run, such as `perf pair read --placement loopback`; none: a running node.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<String>,
@@ -127,11 +129,12 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
     } else {
         Box::new(create(&args.file).with_context(cannot_write)?)
     };
-    if !args.is_stdout() && io::stderr().is_terminal() {
-        eprintln!("recording to {}; Ctrl-C ends it", args.file.display());
-    }
+    // What reads standard output may write on the same terminal.
+    let mut live = (!args.is_stdout()).then(|| Live::begin(&args.file));
     let mut blocks = Blocks::new(args.packets);
-    let is_as_asked = match pass_on(stream, &bell, limit, &mut blocks, &mut writer) {
+    let passed_on = pass_on(stream, &bell, limit, &mut blocks, &mut writer, &mut live);
+    drop(live);
+    let is_as_asked = match passed_on {
         Ok(is_as_asked) => is_as_asked,
         Err(Broken::Node(error)) => return Err(error.into()),
         // Whoever reads it has enough.
@@ -140,7 +143,7 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
     };
     let (packets, lost) = (blocks.packets, blocks.lost);
     let line = if args.json {
-        serde_json::json!({ "packets": packets, "left_out": lost }).to_string()
+        numbers(packets, lost)
     } else {
         let lost = lost.map_or("an unknown number".to_string(), |lost| lost.to_string());
         format!("{packets} packets recorded, {lost} left out")
@@ -154,6 +157,15 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
         return Err(anyhow::anyhow!("the node ended while it was recorded").into());
     }
     Ok(())
+}
+
+/// Prints what the files of a command have and lack.
+pub(crate) fn tell(packets: u64, left_out: u64) {
+    elver_console::say!("{}", numbers(packets, Some(left_out)));
+}
+
+fn numbers(packets: u64, left_out: Option<u64>) -> String {
+    serde_json::json!({ "packets": packets, "left_out": left_out }).to_string()
 }
 
 /// Creates a file for its owner alone, also where one is there: what is recorded is everybody's, and
@@ -187,6 +199,7 @@ fn pass_on(
     limit: Option<Instant>,
     blocks: &mut Blocks,
     writer: &mut dyn Write,
+    live: &mut Option<Live>,
 ) -> Result<bool, Broken> {
     let mut limit = limit;
     let mut is_ending = false;
@@ -194,7 +207,9 @@ fn pass_on(
     loop {
         let mut fds = vec![PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
         fds.push(PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN));
-        let left = limit.map(|limit| limit.saturating_duration_since(Instant::now()));
+        let told = live.as_mut().and_then(|live| live.recorded(blocks.packets));
+        let until = limit.into_iter().chain(told).min();
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         // A time too far away to be said is none.
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, timeout.as_ref()) {
@@ -228,6 +243,46 @@ fn pass_on(
             limit = Some(Instant::now() + END_WAIT);
             stream.finish()?;
         }
+    }
+}
+
+/// How many packets there are so far, on a terminal.
+struct Live {
+    progress: Progress,
+    file: String,
+    told: u64,
+    next: Instant,
+}
+
+impl Live {
+    fn begin(file: &Path) -> Live {
+        let live = Live {
+            progress: Progress::begin(),
+            file: file.display().to_string(),
+            told: 0,
+            next: Instant::now() + LIVE_PAUSE,
+        };
+        live.show();
+        live
+    }
+
+    /// Tells so many, not too often; when to tell it if not now.
+    fn recorded(&mut self, packets: u64) -> Option<Instant> {
+        if packets == self.told {
+            return None;
+        }
+        let now = Instant::now();
+        if now < self.next {
+            return Some(self.next);
+        }
+        (self.told, self.next) = (packets, now + LIVE_PAUSE);
+        self.show();
+        None
+    }
+
+    fn show(&self) {
+        let Live { file, told, .. } = self;
+        self.progress.doing(&format!("recording to {file}: {told} packets; Ctrl-C ends it"));
     }
 }
 
@@ -302,6 +357,18 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 mod tests {
     use super::*;
     use elver_soft::record::{self, Direction, LinkType, Recorded};
+
+    /// Not for each packet, and the last number in the end.
+    #[test]
+    fn the_number_of_packets_is_told_now_and_then() {
+        let mut live = Live::begin(Path::new("x.pcapng"));
+        assert_eq!(live.recorded(0), None);
+        live.next = Instant::now() + Duration::from_secs(3600);
+        assert_eq!((live.recorded(5), live.told), (Some(live.next), 0));
+        live.next = Instant::now();
+        assert_eq!((live.recorded(9), live.told), (None, 9));
+        assert!(live.next > Instant::now());
+    }
 
     /// Whatever pieces a capture comes in, what is written ends with a block, and of packets there are no
     /// more than were asked for.

@@ -110,8 +110,12 @@ fn record(args: &CaptureArgs) -> Result<(), Failure> {
             ));
         }
     }
+    let (recorded, left_out) = (elver_soft::record::recorded(), elver_soft::record::left_out());
+    if args.json {
+        capture::tell(recorded, left_out);
+    }
     // The devices have said which files lack them, and why.
-    match elver_soft::record::left_out() {
+    match left_out {
         0 => Ok(()),
         packets => Err(anyhow::anyhow!("{packets} packets were not recorded").into()),
     }

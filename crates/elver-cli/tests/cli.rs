@@ -82,6 +82,8 @@ fn every_operation_in_every_placement() {
         }
     }
     a_server_serves_client_after_client();
+    a_script_is_told_of_clients();
+    a_terminal_is_told_what_came_so_far();
     loss_is_borne();
     a_capture_is_dissected();
     counters_of_a_running_device_are_shown();
@@ -165,11 +167,59 @@ fn loss_is_borne() {
     assert!(object["retransmits"].as_u64().unwrap() > 0, "{object}");
 }
 
+/// What a command prints on a terminal.
+fn on_a_terminal(arguments: &[&str]) -> String {
+    let command = [&[env!("CARGO_BIN_EXE_elver")], arguments].concat().join(" ");
+    let output = Command::new("script")
+        .args(["-qec", &command, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .output()
+        .expect("script is missing: apt-get install bsdutils");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn a_terminal_is_told_what_came_so_far() {
+    for (seconds, is_told) in [("2.5", true), ("0.7", false)] {
+        let said =
+            on_a_terminal(&["perf", "pair", "read", "--idle", "yield", "--duration", seconds]);
+        assert!(said.contains("ops/s"), "{said}");
+        assert_eq!(said.contains(" operations in "), is_told, "{said}");
+    }
+}
+
+fn a_script_is_told_of_clients() {
+    let mut server = elver()
+        .args(["perf", "server", "--bind", "127.0.0.49", "--idle", "yield", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let out = BufReader::new(server.stdout.take().unwrap());
+    let mut serving = BufReader::new(server.stderr.take().unwrap());
+    let server = Server(server);
+    serving.read_line(&mut String::new()).unwrap();
+    // One that says nothing of what it wants.
+    let stranger = std::net::TcpStream::connect("127.0.0.49:18515").unwrap();
+    drop(stranger);
+    let client = ["perf", "send", "127.0.0.49", "--bind", "127.0.0.50"];
+    let measured = json(&run(&[&client[..], &["--duration", "0.05", "--json"]].concat()));
+    assert_eq!(measured["errors"], 0);
+    let told: Vec<Value> =
+        out.lines().take(2).map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    assert!(told[0]["error"].is_string() && told[1]["error"].is_null(), "{told:?}");
+    assert!(told[1]["received"].as_u64().unwrap() > 0, "{told:?}");
+    assert!(told.iter().all(|line| line["client"].as_str().unwrap().starts_with("127.")));
+    drop(server);
+}
+
 fn a_capture_is_dissected() {
     let file = scratch("capture.pcapng");
     let name = file.to_str().unwrap();
     let output = run(&[
         "capture",
+        "--json",
         "-w",
         name,
         "perf",
@@ -183,6 +233,10 @@ fn a_capture_is_dissected() {
         "yield",
     ]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let numbers: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    assert_eq!(numbers["left_out"], 0, "{said}");
+    assert!(numbers["packets"].as_u64().unwrap() > 0, "{said}");
     let dissected = Command::new("tshark")
         .args(["-r", name, "-T", "fields", "-e", "infiniband.bth.opcode", "-c", "100"])
         .output()

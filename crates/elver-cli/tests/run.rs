@@ -47,6 +47,8 @@ fn a_program_for_streams_gets_the_other_library_and_its_node() {
     refused(&["--streams", "--port-up-after", "1s", "--", "true"], "cannot be used with");
     refused(&["--device", "a b/c", "--", "true"], "without a slash");
     refused(&["--streams-log", "-", "--", "true"], "--streams");
+    let nowhere = ["--streams", "--library", library(), "--streams-log", "/dev/null/x"];
+    refused(&[&nowhere[..], &["--", "true"]].concat(), "cannot write to /dev/null/x");
     // Beside this test's program there is none.
     refused(&["--streams", "--", "true"], "lib/elver/libelver-sockets.so");
 }

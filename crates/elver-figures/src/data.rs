@@ -260,6 +260,7 @@ fn measure_raw(stage: Stage, backing: Backing, key: Key, seconds: f64) -> Result
         batch,
         duration: seconds,
         mtu: None,
+        is_told: false,
     };
     let device =
         DeviceArgs { idle: IdleMode::Spin, no_offload: false, loss: 0.0, udp_port: UDP_PORT };

@@ -136,6 +136,7 @@ fn raw_rc(stage: Stage, seconds: f64) -> Result<Sample, Failure> {
         batch: 1,
         duration: seconds,
         mtu: None,
+        is_told: false,
     };
     let device =
         DeviceArgs { idle: IdleMode::Spin, no_offload: false, loss: 0.0, udp_port: UDP_PORT };

@@ -100,7 +100,17 @@ fn load(op: Op, transport: Transport, size: u32, mode: Mode, args: &RnicArgs) ->
         (Mode::Async, 0..=4096) => (512, 64),
         (Mode::Async, _) => (16, 1),
     };
-    Load { op, transport, size, mode, depth, batch, duration: args.duration, mtu: None }
+    Load {
+        op,
+        transport,
+        size,
+        mode,
+        depth,
+        batch,
+        duration: args.duration,
+        mtu: None,
+        is_told: false,
+    }
 }
 
 fn device(loss: f64) -> DeviceArgs {

@@ -34,9 +34,9 @@ mod udp;
 
 /// Recording what goes over a device's link for another thread, and writing it as pcapng.
 pub mod record {
-    pub use crate::capture::left_out;
     pub use crate::capture::pcapng::{Direction, LinkType, Recorded, begin, packet, statistics};
     pub use crate::capture::tap::{Tap, TapReader, tap, unix_ns};
+    pub use crate::capture::{left_out, recorded};
 }
 
 pub use bypass::{Bypass, Carried};

@@ -12,6 +12,7 @@ use hdrhistogram::Histogram;
 use crate::device::{self, IdleMode};
 use crate::perf::endpoint::{Endpoint, Role};
 use crate::perf::exchange::{Done, Exchange, Hello, Summary, VERSION, Welcome};
+use crate::perf::live::Live;
 use crate::perf::load::{Load, Op, Transport};
 
 /// What came out.
@@ -137,6 +138,7 @@ fn run<M: Memory>(
     let mut start = Instant::now();
     let mut end = start + warm_up;
     let mut now = start;
+    let mut live = Live::begin(load, start + warm_up);
     let (mut first, mut errors) = (0usize, 0u64);
     let before = device.counters().retransmits;
     loop {
@@ -169,6 +171,7 @@ fn run<M: Memory>(
             latency.saturating_record(since.as_nanos() as u64);
             completed += 1;
         }
+        live.completed(now, (completed - first) * batch);
         if errors > 0 || (now >= end && posted == completed) {
             if measuring || errors > 0 {
                 break;

@@ -86,6 +86,8 @@ pub struct Load {
     pub duration: f64,
     /// The path MTU that is asked for.
     pub mtu: Option<Mtu>,
+    /// Whether a terminal is told what has come so far.
+    pub is_told: bool,
 }
 
 impl Load {
@@ -135,6 +137,7 @@ impl Load {
             batch,
             duration: args.duration,
             mtu,
+            is_told: false,
         })
     }
 }

@@ -3,6 +3,7 @@
 mod client;
 mod endpoint;
 mod exchange;
+mod live;
 mod load;
 mod report;
 mod server;
@@ -44,6 +45,8 @@ const SERVER_EXAMPLES: &str = "\
 Examples:
   elver perf server --bind 192.0.2.1
       on one host; then on another: elver perf read 192.0.2.1
+  elver perf server --bind 192.0.2.1 --json
+      a line for a script of each client: what arrived, or why it failed
   elver perf server --link fd:3 --local 10.9.0.1/24
       on the Ethernet frames of an inherited socket";
 const PAIR_EXAMPLES: &str = "\
@@ -167,7 +170,7 @@ fn run_client(op: Op, args: &ClientArgs, capture: Option<&Path>) -> Result<(), F
         (None, Some(server)) => server,
         (None, None) => return Err(Failure::unusable("give the server's address")),
     };
-    let load = Load::new(op, &args.load)?;
+    let load = Load { is_told: true, ..Load::new(op, &args.load)? };
     let base = match (args.link.open()?, args.bind) {
         (Some(link), None) => SoftConfig::for_frames(link),
         (Some(_), Some(_)) => {
@@ -241,7 +244,7 @@ fn as_perftest(op: Op, args: &ClientArgs) -> Result<PerftestArgs, Failure> {
 }
 
 fn run_pair(args: &PairArgs, capture: Option<&Path>) -> Result<(), Failure> {
-    let load = Load::new(args.op, &args.load)?;
+    let load = Load { is_told: true, ..Load::new(args.op, &args.load)? };
     if args.device.loss > 0.0 && args.placement == Placement::Process {
         return Err(Failure::unusable(
             "within one process no packet is sent that could be lost: --placement loopback",

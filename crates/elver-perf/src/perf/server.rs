@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use elver_console::Failure;
+use elver_console::{Failure, say};
 use elver_soft::{SoftConfig, SoftDevice};
 use elver_testbed::pair::Client;
 use elver_verbs::Device;
+use serde_json::json;
 
 use crate::device::{self, DeviceArgs, IdleMode};
 use crate::link::LinkArgs;
@@ -44,6 +45,9 @@ pub struct ServerArgs {
     /// Serve one client, then end.
     #[arg(long)]
     pub once: bool,
+    /// Print a line of JSON for each client, with what arrived or the error.
+    #[arg(long)]
+    pub json: bool,
     /// What the device's packets travel over.
     #[command(flatten)]
     pub link: LinkArgs,
@@ -65,10 +69,19 @@ pub fn run(args: &ServerArgs, capture: Option<&Path>) -> Result<(), Failure> {
     loop {
         let (stream, peer) = accept(&listener, &mut device)?;
         match serve_client(&mut device, stream, peer, args.device.idle) {
+            Ok(Summary { received, retransmits }) if args.json => {
+                let client = peer.to_string();
+                let told =
+                    json!({ "client": client, "received": received, "retransmits": retransmits });
+                say!("{told}");
+            }
             Ok(summary) => {
                 eprintln!("client done: {} messages arrived", summary.received);
             }
             Err(error) if args.once => return Err(error.into()),
+            Err(error) if args.json => {
+                say!("{}", json!({ "client": peer.to_string(), "error": format!("{error:#}") }));
+            }
             Err(error) => eprintln!("elver: {error:#}"),
         }
         if args.once {

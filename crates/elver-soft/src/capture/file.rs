@@ -15,8 +15,14 @@ const WRITE_BYTES: usize = 8192;
 /// Who may read what everybody sends, and the keys in it.
 const MODE: u32 = 0o600;
 
-/// Packets that files of this process lack.
+/// Packets that were to go into files of this process, and those of them that the files lack.
+static SEEN: AtomicU64 = AtomicU64::new(0);
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
+
+/// Packets that files of this process have, once their devices are closed.
+pub fn recorded() -> u64 {
+    SEEN.load(Ordering::Relaxed).saturating_sub(left_out())
+}
 
 /// Packets that devices of this process were to record into files, and could not.
 pub fn left_out() -> u64 {
@@ -70,6 +76,7 @@ impl FileCapture {
 
     /// Records a packet of this moment, which consists of two parts.
     pub(super) fn record(&mut self, direction: Direction, front: &[u8], back: &[u8]) {
+        SEEN.fetch_add(1, Ordering::Relaxed);
         if let Some((_, lacking)) = &mut self.ended {
             *lacking += 1;
             LEFT_OUT.fetch_add(1, Ordering::Relaxed);

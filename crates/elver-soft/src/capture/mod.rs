@@ -9,7 +9,7 @@ pub(crate) mod tap;
 use elver_wire::Flow;
 
 pub(crate) use file::FileCapture;
-pub use file::left_out;
+pub use file::{left_out, recorded};
 use headers::{Headers, put_ip};
 pub(crate) use pcapng::{Direction, LinkType};
 use tap::Tap;
