@@ -285,6 +285,8 @@ class Ready:
         self.rdma = None
         if self.ahead:
             os.close(self.ahead.found)
+            # What the handler writes, wherever that is, harms nobody.
+            self.ahead.session.leave_to_parent()
 
     def renew(self):
         """Before this process has its next request: what it has of a node that has ended is had anew."""

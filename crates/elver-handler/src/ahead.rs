@@ -245,6 +245,11 @@ impl Ahead {
         Ok(rdma)
     }
 
+    /// A child has no part in its parent's session: what its handler writes harms nobody.
+    pub(crate) fn leave(&self) -> Result<(), Error> {
+        Ok(self.session.leave_to_parent()?)
+    }
+
     /// What a child takes over.
     pub(crate) fn inherit(&self, first: QpNumber) -> Result<Rdma, Error> {
         let Which { set, number } = self.table.session(first);

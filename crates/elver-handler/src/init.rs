@@ -204,6 +204,9 @@ impl Init {
             Ok(Forked::Child) => {
                 keep_strays().map_err(system("becoming a subreaper"))?;
                 self.leave_parent().map_err(system("leaving the parent's descriptors"))?;
+                if let Some(ahead) = &self.ahead {
+                    ahead.leave()?;
+                }
                 self.role = Role::Child(session);
                 return Ok(true);
             }

@@ -99,7 +99,8 @@ pub enum Command<'a> {
     Goodbye,
     /// Begin a set of sessions that this process's children will take over ([`crate::Heirs`]):
     /// [`crate::Answer::Prepared`], and the set's file comes over the socket before. Since minor
-    /// version 2, as what follows.
+    /// version 6, and what follows since 2: before, a command of another kind asked for files in which each record stood
+    /// before its session.
     Prepare {
         /// How many sessions.
         heirs: u32,
@@ -127,7 +128,7 @@ pub enum Command<'a> {
     Seal {
         /// The set.
         set: u32,
-        /// Where the client has the set's file mapped.
+        /// Where the client has the first session mapped.
         addr: u64,
         /// Whether a VQP that cannot be connected refuses the set; if not, its session is there
         /// without it.
@@ -216,13 +217,14 @@ const QUERY_VQP: u8 = 9;
 const GOODBYE: u8 = 10;
 const CARVE_MR: u8 = 11;
 const SHARE_MR: u8 = 12;
-const PREPARE: u8 = 13;
 const PREPARE_VQP: u8 = 14;
 const SEAL: u8 = 15;
 const DISOWN: u8 = 16;
 const REACH: u8 = 17;
 const PREPARE_UNASSIGNED: u8 = 18;
 const ASSIGN: u8 = 19;
+// 13 was the same until minor version 5.
+const PREPARE: u8 = 20;
 
 /// What stands for no [`Class`] where one may be.
 const NO_CLASS: u32 = 2;

@@ -264,6 +264,17 @@ impl ClientEnd {
         self.arena.start()
     }
 
+    /// Leaves the rings and the arena to the process that this one is a child of: here zeros are in their place, and
+    /// pointers to the arena stay valid.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: it has no memory.
+    #[cfg(not(loom))]
+    pub fn leave(&self) -> io::Result<()> {
+        self.arena.leave()
+    }
+
     /// Asks something of the node; `request` comes back with the answer. False if there is no
     /// room.
     ///

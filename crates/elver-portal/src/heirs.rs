@@ -1,10 +1,11 @@
-//! The memory of sessions that are made ahead, for the children of a process: one file, which the
-//! parent maps once, so that a fork copies one mapping however many sessions there are.
+//! The memory of sessions that are made ahead, for the children of a process: one file, of which the
+//! parent has two mappings, so that a fork copies no more however many sessions there are.
 //!
 //! ```text
-//!   for each session, from a page on:
-//!     a page with its record    written by the node, read by the parent and its children
-//!     the rings and the arena of a session, as `Layout` has them
+//!   records of all sessions     written by the node; parent and children can read them and nothing else
+//!   from a page on, for each session:
+//!     the rings and the arena, as `Layout` has them, to which the parent has no access. A child gets it to the one
+//!     that it takes, and loses the others
 //! ```
 
 use std::io;
@@ -15,10 +16,11 @@ use elver_verbs::Via;
 
 use crate::ends::{ClientEnd, NodeEnd};
 use crate::layout::Layout;
-use crate::memory::Words;
+use crate::memory::{Closed, Words};
 
 const PAGE: usize = 4096;
-const RECORD_WORDS: usize = PAGE / 8;
+/// What records are multiples of: two cache lines, so that the node's writing of one disturbs who reads no other.
+const RECORD_ALIGN: usize = 16;
 /// Words of a record before those of its VQPs.
 const HEAD_WORDS: usize = 8;
 const STATE: usize = 0;
@@ -38,6 +40,8 @@ const UNCONNECTED: u64 = u8::MAX as u64;
 pub struct HeirsLayout {
     /// How many sessions.
     pub heirs: u32,
+    /// VQPs of each, at most [`VQPS_PER_HEIR_MAX`].
+    pub vqps: u32,
 }
 
 /// How a session of a set is.
@@ -62,27 +66,45 @@ impl HeirsLayout {
 
     /// Bytes of the file.
     pub fn bytes(self) -> u64 {
-        u64::from(self.heirs) * Self::stride() as u64
+        self.at(self.heirs)
     }
 
-    /// Where a session's part begins, in bytes.
+    /// Where a session's rings begin, in bytes.
     pub fn at(self, heir: u32) -> u64 {
-        u64::from(heir) * Self::stride() as u64
+        self.records_bytes() + self.offset(heir)
     }
 
     /// Where a session's arena begins, in bytes.
     pub fn arena_at(self, heir: u32) -> u64 {
-        self.at(heir) + (PAGE + Self::RINGS.arena_at()) as u64
+        self.at(heir) + Self::RINGS.arena_at() as u64
+    }
+
+    /// Where a session's arena begins, in bytes from where the first session does.
+    pub fn arena_offset(self, heir: u32) -> u64 {
+        self.offset(heir) + Self::RINGS.arena_at() as u64
+    }
+
+    fn offset(self, heir: u32) -> u64 {
+        u64::from(heir) * Self::stride() as u64
     }
 
     fn stride() -> usize {
-        PAGE + Self::RINGS.bytes().next_multiple_of(PAGE)
+        Self::RINGS.bytes().next_multiple_of(PAGE)
+    }
+
+    fn record_words(self) -> usize {
+        (HEAD_WORDS + self.vqps as usize).next_multiple_of(RECORD_ALIGN)
+    }
+
+    fn records_bytes(self) -> u64 {
+        (u64::from(self.heirs) * self.record_words() as u64 * 8).next_multiple_of(PAGE as u64)
     }
 }
 
 /// A set as the parent and its children map it.
 pub struct Heirs {
-    words: Words,
+    records: Words,
+    sessions: Closed,
     layout: HeirsLayout,
 }
 
@@ -92,20 +114,16 @@ impl Heirs {
     /// # Errors
     /// It is shorter than the set, or may become so, or cannot be mapped.
     pub fn map(file: impl AsFd, layout: HeirsLayout) -> io::Result<Heirs> {
-        let bytes = usize::try_from(layout.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        Ok(Heirs { words: Words::map(file, bytes, false)?, layout })
+        let size = |bytes: u64| usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory);
+        let records = Words::map_to_read(&file, size(layout.records_bytes())?)?;
+        let bytes = size(layout.offset(layout.heirs))?;
+        let sessions = Closed::map(file, layout.records_bytes(), bytes)?;
+        Ok(Heirs { records, sessions, layout })
     }
 
-    /// Address of the first byte: the same in every child.
+    /// Address of the first session: the same in every child.
     pub fn addr(&self) -> u64 {
-        self.words.start().as_ptr() as u64
-    }
-
-    /// Maps the pages of a session that its owner needs first, its record, its rings and the first of its arena, all at
-    /// once: each costs a page fault else.
-    pub fn touch(&self, heir: u32) {
-        let words = RECORD_WORDS + HeirsLayout::RINGS.arena_at() / 8 + PAGE / 8;
-        self.words.part(self.at(heir), words).touch();
+        self.sessions.start().as_ptr() as u64
     }
 
     /// How many sessions.
@@ -150,70 +168,101 @@ impl Heirs {
         (word as u32, via)
     }
 
-    /// The client's end of its rings. For who has taken it: two that write to one ring break it.
-    pub fn end(&self, heir: u32) -> ClientEnd {
-        let at = self.at(heir) + RECORD_WORDS;
-        ClientEnd::over(&self.words.part(at, HeirsLayout::RINGS.bytes() / 8), HeirsLayout::RINGS)
+    /// The client's end of a session's rings, for who has taken it, who has no way to the others from then on.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] for another one; what the system said.
+    pub fn open(&self, heir: u32) -> io::Result<ClientEnd> {
+        self.check(heir);
+        // It lies in the mapping.
+        let at = self.layout.offset(heir) as usize;
+        let words = self.sessions.open(at, HeirsLayout::stride())?;
+        // What its owner needs first, the rings and the first page of the arena, at once: each page costs a fault else.
+        words.part(0, (HeirsLayout::RINGS.arena_at() + PAGE) / 8).touch();
+        Ok(ClientEnd::over(&words, HeirsLayout::RINGS))
     }
 
-    fn at(&self, heir: u32) -> usize {
+    fn check(&self, heir: u32) {
         assert!(heir < self.layout.heirs, "session {heir} of {}", self.layout.heirs);
-        heir as usize * HeirsLayout::stride() / 8
     }
 
     fn word(&self, heir: u32, word: usize) -> &std::sync::atomic::AtomicU64 {
-        &self.words[self.at(heir) + word]
+        self.check(heir);
+        &self.records[heir as usize * self.layout.record_words() + word]
+    }
+}
+
+/// The records of a set as the node maps them.
+pub struct NodeRecords {
+    words: Words,
+    layout: HeirsLayout,
+}
+
+impl NodeRecords {
+    /// Maps them.
+    ///
+    /// # Errors
+    /// The file is too short, or cannot be mapped.
+    pub fn map(file: impl AsFd, layout: HeirsLayout) -> io::Result<NodeRecords> {
+        let bytes = usize::try_from(layout.records_bytes());
+        let bytes = bytes.map_err(|_| io::ErrorKind::OutOfMemory)?;
+        Ok(NodeRecords { words: Words::map(file, bytes, false)?, layout })
     }
 }
 
 /// A session of a set as the node maps it.
 pub struct NodeHeir {
-    words: Words,
+    record: Words,
+    rings: Words,
 }
 
 impl NodeHeir {
-    /// Maps the record and the rings of a session. The arena is no part of it.
+    /// Maps the rings of a session. The arena is no part of it.
     ///
     /// # Errors
     /// The file is too short, or cannot be mapped.
-    pub fn map(file: impl AsFd, layout: HeirsLayout, heir: u32) -> io::Result<NodeHeir> {
-        let bytes = PAGE + HeirsLayout::RINGS.ring_bytes();
-        Ok(NodeHeir { words: Words::map_from(file, layout.at(heir), bytes, true)? })
+    ///
+    /// # Panics
+    /// If the set has none of this number.
+    pub fn map(file: impl AsFd, records: &NodeRecords, heir: u32) -> io::Result<NodeHeir> {
+        let NodeRecords { words, layout } = records;
+        let record = words.part(heir as usize * layout.record_words(), layout.record_words());
+        let bytes = HeirsLayout::RINGS.ring_bytes();
+        Ok(NodeHeir { record, rings: Words::map_from(file, layout.at(heir), bytes, true)? })
     }
 
     /// Makes rings and record empty, whoever has them mapped, and gives the node's end of them.
     pub fn anew(&self) -> NodeEnd {
-        self.words.discard();
-        let rings = HeirsLayout::RINGS.ring_bytes() / 8;
-        NodeEnd::over(&self.words.part(RECORD_WORDS, rings), HeirsLayout::RINGS)
+        self.gone();
+        self.rings.discard();
+        NodeEnd::over(&self.rings, HeirsLayout::RINGS)
     }
 
     /// Names its VQPs and keys, and lets a child take it.
     ///
     /// # Panics
-    /// If there are more VQPs than [`VQPS_PER_HEIR_MAX`].
+    /// If there are more VQPs than the set's have.
     pub fn free(&self, keys: (u32, u32), vqps: &[(u32, Option<Via>)], times: u64) {
-        assert!(vqps.len() <= VQPS_PER_HEIR_MAX as usize, "{} VQPs", vqps.len());
         let keys = u64::from(keys.0) | u64::from(keys.1) << 32;
-        self.words[KEYS].store(keys, Ordering::Relaxed);
-        self.words[TIMES].store(times, Ordering::Relaxed);
+        self.record[KEYS].store(keys, Ordering::Relaxed);
+        self.record[TIMES].store(times, Ordering::Relaxed);
         for (at, (vqp, via)) in vqps.iter().enumerate() {
             let via = via.map_or(UNCONNECTED, |via| u64::from(via.code()));
             let word = u64::from(*vqp) | via << 32;
-            self.words[HEAD_WORDS + at].store(word, Ordering::Relaxed);
+            self.record[HEAD_WORDS + at].store(word, Ordering::Relaxed);
         }
-        self.words[STATE].store(FREE, Ordering::Release);
+        self.record[STATE].store(FREE, Ordering::Release);
     }
 
     /// Says who has it.
     pub fn taken(&self, pid: i32) {
         let state = TAKEN | u64::from(pid as u32) << 32;
-        self.words[STATE].store(state, Ordering::Release);
+        self.record[STATE].store(state, Ordering::Release);
     }
 
     /// Says that nobody can take it any more.
     pub fn gone(&self) {
-        self.words[STATE].store(0, Ordering::Release);
+        self.record[STATE].store(0, Ordering::Release);
     }
 }
 
@@ -222,12 +271,18 @@ mod tests {
     use super::*;
     use crate::{Command, Request, Scratch, memfd};
 
+    fn set(name: &str, heirs: u32, vqps: u32) -> (std::os::fd::OwnedFd, NodeRecords, Heirs) {
+        let layout = HeirsLayout { heirs, vqps };
+        let file = memfd::create(name, layout.bytes(), memfd::Pages::Small).unwrap();
+        let records = NodeRecords::map(&file, layout).unwrap();
+        let heirs = Heirs::map(&file, layout).unwrap();
+        (file, records, heirs)
+    }
+
     #[test]
     fn what_a_child_left_is_gone_when_its_session_is_made_anew() {
-        let layout = HeirsLayout { heirs: 3 };
-        let file = memfd::create("test", layout.bytes(), memfd::Pages::Small).unwrap();
-        let heirs = Heirs::map(&file, layout).unwrap();
-        let node = NodeHeir::map(&file, layout, 1).unwrap();
+        let (file, records, heirs) = set("test", 3, 2);
+        let node = NodeHeir::map(&file, &records, 1).unwrap();
         for times in 0..3 {
             let mut end = node.anew();
             assert_eq!(heirs.record(1), Record::Making);
@@ -238,8 +293,9 @@ mod tests {
             assert_eq!([0, 1].map(|at| heirs.vqp(1, at)), [(5, Some(Via::Rc)), (6, None)]);
             node.taken(44);
             assert_eq!(heirs.record(1), Record::Taken { pid: 44 });
-            // It asks as many times as the ring does not divide, and leaves some unread.
-            let (mut client, mut scratch) = (heirs.end(1), Scratch::default());
+            // It asks as many times as the ring does not divide, and leaves some unread. Each child has the mappings anew.
+            let child = Heirs::map(&file, HeirsLayout { heirs: 3, vqps: 2 }).unwrap();
+            let (mut client, mut scratch) = (child.open(1).unwrap(), Scratch::default());
             for request in 0..70 {
                 assert!(client.command(request, &Command::Goodbye).unwrap());
                 if request < 65 {
@@ -250,13 +306,85 @@ mod tests {
         }
     }
 
+    /// How this process may use the page at an address, as the system says, and whether it is of the file of that name.
+    fn page(addr: u64) -> Option<(String, bool)> {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().find_map(|line| {
+            let mut words = line.split_ascii_whitespace();
+            let (start, end) = words.next()?.split_once('-')?;
+            let at = |text| u64::from_str_radix(text, 16).ok();
+            let rights = words.next()?.to_string();
+            let is_file = line.contains("memfd:opened");
+            (at(start)?..at(end)?).contains(&addr).then_some((rights, is_file))
+        })
+    }
+
+    #[test]
+    fn nobody_reaches_a_session_but_who_opened_it_and_he_no_other() {
+        for taken in 0..3 {
+            let (.., heirs) = set("opened", 3, 1);
+            let at = |heir| heirs.addr() + heirs.layout.offset(heir);
+            let records = heirs.records.start().as_ptr() as u64;
+            for heir in 0..3 {
+                assert_eq!(page(at(heir)).unwrap(), ("---s".into(), true));
+            }
+            assert_eq!(page(records).unwrap(), ("r--s".into(), true));
+            // SAFETY: more is asked for on a page of our own than it may have, which changes nothing.
+            let opened = unsafe { libc::mprotect(records as *mut _, PAGE, libc::PROT_WRITE) };
+            assert_eq!(opened, -1, "the records were opened for writing");
+
+            let client = heirs.open(taken).unwrap();
+            for heir in 0..3 {
+                let expected = if heir == taken { ("rw-s", true) } else { ("---p", false) };
+                let found = page(at(heir)).unwrap();
+                assert_eq!((found.0.as_str(), found.1), expected, "{heir} where {taken} is taken");
+            }
+            assert_eq!(
+                client.arena().as_ptr() as u64,
+                heirs.addr() + heirs.layout.arena_offset(taken)
+            );
+            for heir in 0..3 {
+                let again = heirs.open(heir).map(drop).unwrap_err();
+                assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+            }
+            // The place of all is kept until nobody has any of it.
+            let start = heirs.addr();
+            drop(heirs);
+            assert_eq!(page(client.arena().as_ptr() as u64).unwrap(), ("rw-s".into(), true));
+            drop(client);
+            assert!(page(start).is_none_or(|(_, is_file)| !is_file));
+        }
+    }
+
+    #[test]
+    fn who_leaves_a_session_has_zeros_of_its_own() {
+        let (file, _, heirs) = set("test", 1, 1);
+        let client = heirs.open(0).unwrap();
+        let start = client.arena().as_ptr();
+        // SAFETY: the arena is mapped while `client` lives.
+        unsafe { start.write(7) };
+        client.leave().unwrap();
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(start.read(), 0);
+            start.write(9);
+        }
+        let mut byte = [0];
+        let arena = HeirsLayout { heirs: 1, vqps: 1 }.arena_at(0);
+        assert_eq!((rustix::io::pread(&file, &mut byte, arena), byte), (Ok(1), [7]));
+    }
+
     #[test]
     fn sessions_lie_apart() {
-        let layout = HeirsLayout { heirs: 4 };
-        for heir in 0..4 {
-            assert_eq!(layout.at(heir) % PAGE as u64, 0);
-            assert!(layout.arena_at(heir) + crate::ARENA_BYTES <= layout.at(heir + 1));
+        for vqps in [0, 1, 8, 9, VQPS_PER_HEIR_MAX] {
+            let layout = HeirsLayout { heirs: 400, vqps };
+            assert!(layout.record_words() >= HEAD_WORDS + vqps as usize);
+            assert!(400 * layout.record_words() as u64 * 8 <= layout.at(0));
+            for heir in 0..400 {
+                assert_eq!(layout.at(heir) % PAGE as u64, 0);
+                assert!(layout.arena_at(heir) + crate::ARENA_BYTES <= layout.at(heir + 1));
+            }
+            assert_eq!(layout.bytes(), layout.at(400));
         }
-        assert_eq!(layout.bytes(), layout.at(4));
     }
 }

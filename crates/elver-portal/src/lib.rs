@@ -25,7 +25,7 @@
 //!
 //! Ends of one major version understand each other: [`version`].
 //!
-//! `unsafe` stands in four modules: `memory`, `peer` for a socket option, `standing` for what the
+//! `unsafe` stands in four modules: `memory`, `peer` for a socket option and a descriptor that changes, `standing` for what the
 //! system tells of a process's namespaces and capabilities, `lineage` for whose child it is.
 
 // A model has no files to map, and takes rings without the ends around them.
@@ -62,7 +62,7 @@ pub use ends::{ClientEnd, NodeEnd, PushError, Receives, Request, Scratch};
 pub use first::First;
 pub use gate::{ClientGate, DOORS_MAX, GATE_BYTES, GateCounts, Inside, NodeGate};
 #[cfg(not(loom))]
-pub use heirs::{Heirs, HeirsLayout, NodeHeir, Record, VQPS_PER_HEIR_MAX};
+pub use heirs::{Heirs, HeirsLayout, NodeHeir, NodeRecords, Record, VQPS_PER_HEIR_MAX};
 pub use layout::{ARENA_BYTES, ENTRY_SLOTS_MAX, Layout, LayoutError, SLOT_WORDS};
 pub use lineage::parent_of;
 pub use message::{Limits, MESSAGE_BYTES_MAX, Message, MessageError, Welcome};

@@ -50,6 +50,15 @@ pub fn create(name: &str, len: u64, pages: Pages) -> io::Result<OwnedFd> {
 /// left.
 pub fn read_only(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR)?;
+    reopen(fd)
+}
+
+/// The same file, opened to be read only.
+///
+/// # Errors
+///
+/// What the system said: `/proc` is not there, or the process has no descriptor left.
+pub fn reopen(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }

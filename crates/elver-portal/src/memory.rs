@@ -3,6 +3,11 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicBool;
+
+#[cfg(not(loom))]
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use crate::sync::AtomicU64;
 
@@ -20,6 +25,13 @@ pub struct Words {
     all: Arc<Vec<AtomicU64>>,
     start: usize,
     len: usize,
+}
+
+/// A place in this process's memory for shared words, by which nobody reaches them until a part is opened.
+#[cfg(not(loom))]
+pub struct Closed {
+    mapping: Arc<Mapping>,
+    opened: AtomicBool,
 }
 
 #[cfg(not(loom))]
@@ -43,6 +55,100 @@ unsafe impl Send for Mapping {}
 #[cfg(not(loom))]
 // SAFETY: nothing is reachable through a shared mapping.
 unsafe impl Sync for Mapping {}
+
+#[cfg(not(loom))]
+impl Mapping {
+    /// Maps a range of a file in bytes, which begins at a page.
+    fn new(
+        fd: impl std::os::fd::AsFd,
+        (offset, bytes): (u64, usize),
+        protection: ProtFlags,
+        populate: bool,
+    ) -> std::io::Result<Mapping> {
+        crate::memfd::check(fd.as_fd(), offset.saturating_add(bytes as u64))?;
+        let mut flags = MapFlags::SHARED;
+        flags.set(MapFlags::POPULATE, populate);
+        // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
+        let start = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, offset)
+        }?;
+        let start = std::ptr::NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
+        // SAFETY: the mapping is whole and stays until it is dropped, which drops this first; its words
+        // may change at any time.
+        let shared = unsafe { elver_memory::fault::Shared::new(start.as_ptr() as usize, bytes) };
+        Ok(Mapping { start, bytes, shared })
+    }
+
+    /// Puts pages of this process's own in the place of some, which begin and end at one. If that fails the mapping stays
+    /// for good.
+    fn replace(
+        self: &Arc<Mapping>,
+        bytes: std::ops::Range<usize>,
+        protection: ProtFlags,
+    ) -> std::io::Result<()> {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.bytes, "{bytes:?} of {}", self.bytes);
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: the pages lie in the mapping, which is ours while it lives; its words may change at any time, and those
+        // that are made inaccessible have no references ([`Closed`]).
+        let replaced = unsafe {
+            let start = self.start.as_ptr().byte_add(bytes.start).cast();
+            rustix::mm::mmap_anonymous(start, bytes.len(), protection, flags)
+        };
+        if replaced.is_err() {
+            // The system may have taken the pages already, and given their place to others, who would lose it.
+            std::mem::forget(self.clone());
+        }
+        Ok(replaced.map(drop)?)
+    }
+}
+
+#[cfg(not(loom))]
+impl Closed {
+    /// Makes a place for `bytes` bytes of a file from a page on, as [`Words::map_from`].
+    ///
+    /// # Errors
+    ///
+    /// As that.
+    pub fn map(fd: impl std::os::fd::AsFd, offset: u64, bytes: usize) -> std::io::Result<Closed> {
+        let mapping = Mapping::new(fd, (offset, bytes), ProtFlags::empty(), false)?;
+        Ok(Closed { mapping: Arc::new(mapping), opened: AtomicBool::new(false) })
+    }
+
+    /// The first byte.
+    pub fn start(&self) -> std::ptr::NonNull<u8> {
+        self.mapping.start.cast()
+    }
+
+    /// Opens `bytes` bytes from `start` on, both of whole pages, and gives up all others: this process has no way to them
+    /// any more. Once.
+    ///
+    /// # Errors
+    ///
+    /// [`std::io::ErrorKind::AlreadyExists`] the second time; what the system said.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn open(&self, start: usize, bytes: usize) -> std::io::Result<Words> {
+        let end = start + bytes;
+        assert!(end <= self.mapping.bytes, "{start}..{end} of {}", self.mapping.bytes);
+        if self.opened.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            return Err(std::io::ErrorKind::AlreadyExists.into());
+        }
+        self.mapping.replace(0..start, ProtFlags::empty())?;
+        self.mapping.replace(end..self.mapping.bytes, ProtFlags::empty())?;
+        let protection = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the pages lie in the mapping, which is ours while `self` lives, and more is allowed on them than before.
+        let start = unsafe {
+            let start = self.mapping.start.byte_add(start);
+            rustix::mm::mprotect(start.as_ptr().cast(), bytes, protection)?;
+            start
+        };
+        Ok(Words { start, len: bytes / 8, mapping: self.mapping.clone() })
+    }
+}
 
 #[cfg(not(loom))]
 impl Words {
@@ -69,22 +175,33 @@ impl Words {
         bytes: usize,
         populate: bool,
     ) -> std::io::Result<Words> {
-        use rustix::mm::{MapFlags, ProtFlags};
-
-        crate::memfd::check(fd.as_fd(), offset.saturating_add(bytes as u64))?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let mut flags = MapFlags::SHARED;
-        flags.set(MapFlags::POPULATE, populate);
-        // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
-        let start = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, offset)
+        let mapping = Mapping::new(fd, (offset, bytes), protection, populate)?;
+        Ok(Words { start: mapping.start, len: bytes / 8, mapping: Arc::new(mapping) })
+    }
+
+    /// As [`Words::map`], for words that are stored to by nobody in this process: such a store is a fault, and where
+    /// `/proc` is there the process can make it no other (`mprotect`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Words::map`].
+    pub fn map_to_read(fd: impl std::os::fd::AsFd, bytes: usize) -> std::io::Result<Words> {
+        let mapping = match crate::memfd::reopen(fd.as_fd()) {
+            Ok(file) => Mapping::new(file, (0, bytes), ProtFlags::READ, false),
+            Err(_) => Mapping::new(fd, (0, bytes), ProtFlags::READ, false),
         }?;
-        let start = std::ptr::NonNull::new(start.cast()).ok_or(rustix::io::Errno::NOMEM)?;
-        // SAFETY: the mapping is whole and stays until it is dropped, which drops this first; its words
-        // may change at any time.
-        let shared = unsafe { elver_memory::fault::Shared::new(start.as_ptr() as usize, bytes) };
-        let mapping = Arc::new(Mapping { start, bytes, shared });
-        Ok(Words { start, len: bytes / 8, mapping })
+        Ok(Words { start: mapping.start, len: bytes / 8, mapping: Arc::new(mapping) })
+    }
+
+    /// Puts zeros of this process's own in the place of the whole mapping, which nobody shares from then on. For a child of
+    /// `fork`, which has its parent's: what still points there stays valid.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: it has no memory.
+    pub fn leave(&self) -> std::io::Result<()> {
+        self.mapping.replace(0..self.mapping.bytes, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     /// `len` words from `start` on.

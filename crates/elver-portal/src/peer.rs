@@ -1,9 +1,10 @@
 //! Who is at the other end of a socket.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use rustix::io::Errno;
+use rustix::io::{DupFlags, Errno};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// Who is at the other end, as the system says.
@@ -45,6 +46,13 @@ pub(crate) fn pidfd_of(socket: impl AsFd) -> io::Result<OwnedFd> {
         Ok(_) => Err(Errno::SRCH.into()),
         Err(error) => Err(error),
     }
+}
+
+/// Has a descriptor stand for what another one does.
+pub(crate) fn replace(fd: &OwnedFd, by: impl AsFd) -> io::Result<()> {
+    // SAFETY: the copy is not closed, and the descriptor stays open, whatever it stands for.
+    let mut copy = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) });
+    Ok(rustix::io::dup3(by, &mut copy, DupFlags::CLOEXEC)?)
 }
 
 /// Makes the system refuse files that are sent to this socket, where it can (Linux 6.16).

@@ -143,6 +143,16 @@ impl Socket {
         peer::pidfd_of(&self.fd)
     }
 
+    /// Leaves the connection to the process that this one is a child of, which has it too: here the descriptor is
+    /// connected to nobody.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: the process has no descriptor left.
+    pub fn leave(&self) -> io::Result<()> {
+        peer::replace(&self.fd, &socket()?)
+    }
+
     /// Sends a message, and a file with it. Fails at once with [`io::ErrorKind::WouldBlock`] if
     /// the other end has too many unread.
     ///

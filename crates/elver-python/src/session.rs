@@ -101,6 +101,11 @@ impl Session {
         Preparing::begin(&self.0, count, &peers, options)
     }
 
+    /// In a child of the process that opened it: has no part in its memory and socket any more. `Heirs.take` does it.
+    fn leave_to_parent(&self) -> PyResult<()> {
+        self.0.leave_to_parent().map_err(raised)
+    }
+
     fn __repr__(&self) -> String {
         format!("<elver.Session at {}>", self.0.gid())
     }

@@ -53,8 +53,9 @@ impl Default for PrepareOptions {
 /// Sessions that wait for this process's children. Dropped, those go that no child has; children keep
 /// theirs until they end. The set ends so with this process, too.
 ///
-/// A process and its children share one mapping for all of them, and it has no other for each, so that
-/// a fork takes no longer for them.
+/// A process has two mappings for all of them, and no other for each, so that a fork takes no longer for them: their records,
+/// which nobody but the node writes, and the sessions, to which neither the process nor a child has access. A child gets
+/// it to the one that it takes, and has nothing of the others from then on.
 pub struct Heirs {
     parent: Session,
     set: u32,
@@ -149,7 +150,7 @@ impl Session {
         inner.rouse();
         let (welcome, session) = (inner.link.welcome, inner.link.options());
         drop(inner);
-        let layout = HeirsLayout { heirs: count };
+        let layout = HeirsLayout { heirs: count, vqps };
         if file_bytes != layout.bytes() {
             return Err(UNEXPECTED);
         }
@@ -308,7 +309,8 @@ impl Heirs {
     }
 
     /// Takes a session over, in a child: it is the child's until that ends, and nobody else's. The node
-    /// asks the system who the child is, and whose; no answer of the child's own counts.
+    /// asks the system who the child is, and whose; no answer of the child's own counts. The session by which the
+    /// set was prepared is left to the parent ([`Session::leave_to_parent`]).
     ///
     /// # Errors
     /// [`Error::NotInherited`] says why this process does not get it; [`Error::Rejected`] is what the
@@ -359,13 +361,16 @@ impl Heirs {
                 _ => Error::System { call: "greeting the node", reason },
             },
         )?;
+        // While the node looks who this is.
+        self.parent.leave_to_parent()?;
         let number = granted(&socket)?;
         if number >= self.len() || heir.is_some_and(|heir| heir != number) {
             return Err(UNEXPECTED);
         }
         self.taken.set(Some(number));
-        self.all.touch(number);
-        let mut link = Link::over(socket, self.all.end(number), self.welcome, self.session);
+        let end = self.all.open(number);
+        let end = end.map_err(|reason| Error::System { call: "opening a session", reason })?;
+        let mut link = Link::over(socket, end, self.welcome, self.session);
         link.path = Some(self.path.clone());
         let session = Session::of(link);
         let inherit = |at: u32, options: &VqpOptions, peer: Option<Gid>| {

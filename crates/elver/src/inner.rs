@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     inner: RefCell<Inner>,
     /// How many keep tasks from being woken.
     holders: Cell<u32>,
+    /// This is a child, and its parent alone has the session's memory.
+    is_left: Cell<bool>,
 }
 
 /// No task is woken while this is there.
@@ -80,7 +82,28 @@ impl Drop for Roused {
 
 impl Shared {
     fn new(link: Link) -> Shared {
-        Shared { inner: RefCell::new(Inner::new(link)), holders: Cell::new(0) }
+        let (inner, holders) = (RefCell::new(Inner::new(link)), Cell::new(0));
+        Shared { inner, holders, is_left: Cell::new(false) }
+    }
+
+    /// Whether the session's memory was left to the process that opened it.
+    #[inline]
+    pub(crate) fn is_left(&self) -> bool {
+        self.is_left.get()
+    }
+
+    /// Leaves the session's memory, and what of others' it reaches, to the process that opened it.
+    pub(crate) fn leave(&self) -> Result<(), Error> {
+        let mut inner = self.inner.borrow_mut();
+        if inner.is_own() {
+            return Err(Error::Invalid { what: "the session is this process's, and no parent's" });
+        }
+        if !self.is_left.get() {
+            inner.link.leave()?;
+            inner.direct = Direct::new();
+            self.is_left.set(true);
+        }
+        Ok(())
     }
 
     #[inline]

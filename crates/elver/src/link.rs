@@ -411,6 +411,12 @@ impl Wait {
 }
 
 impl Link {
+    /// Leaves rings, arena and socket to the process that this one is a child of.
+    pub(crate) fn leave(&self) -> Result<(), Error> {
+        self.end.leave().map_err(|reason| Error::System { call: "unmapping the rings", reason })?;
+        self.socket.leave().map_err(|reason| Error::System { call: "leaving the socket", reason })
+    }
+
     /// Lets a node of this process's user look into its memory, where the system forbids that by
     /// default (Yama). False if that is not what forbids it.
     #[cold]

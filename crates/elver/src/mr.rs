@@ -249,23 +249,26 @@ impl Mr {
     /// Copies bytes out of the region.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if they do not lie in it.
+    /// [`Error::Invalid`] if they do not lie in it; [`Error::Forked`] in a child that has left the region to its parent
+    /// ([`Session::leave_to_parent`]).
     pub fn read(&self, offset: u64, dst: &mut [u8]) -> Result<(), Error> {
+        self.check_there()?;
         self.load(offset, dst).map_err(|_| OUTSIDE)
     }
 
     /// Copies bytes into the region.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if they do not lie in it.
+    /// As [`Mr::read`].
     pub fn write(&self, offset: u64, src: &[u8]) -> Result<(), Error> {
+        self.check_there()?;
         self.store(offset, src).map_err(|_| OUTSIDE)
     }
 
     /// The word at `offset`, in the host's byte order.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it does not lie in the region.
+    /// As [`Mr::read`].
     pub fn read_u64(&self, offset: u64) -> Result<u64, Error> {
         let mut bytes = [0; 8];
         self.read(offset, &mut bytes)?;
@@ -275,9 +278,16 @@ impl Mr {
     /// Sets the word at `offset`, in the host's byte order.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it does not lie in the region.
+    /// As [`Mr::read`].
     pub fn write_u64(&self, offset: u64, value: u64) -> Result<(), Error> {
         self.write(offset, &value.to_ne_bytes())
+    }
+
+    /// Whether what stands in its place is the region.
+    #[inline]
+    fn check_there(&self) -> Result<(), Error> {
+        let is_left = self.piece.is_some() && self.session.inner.is_left();
+        if is_left { Err(Error::Forked) } else { Ok(()) }
     }
 
     #[inline]

@@ -205,6 +205,19 @@ impl Session {
         Ok((ready, failed))
     }
 
+    /// In a child of the process that opened it: has no part in the session's memory and socket any more, which `fork` gave
+    /// to both, so that nothing the child writes anywhere harms the session. [`crate::Heirs::take`] does it. To be called by
+    /// a child that takes none, before it runs what it does not trust; again changes nothing.
+    ///
+    /// Regions that stand in the session's arena ([`Session::alloc`]) are zeros in the child from then on, and [`Mr::read`]
+    /// and [`Mr::write`] of them fail with [`Error::Forked`]. Memory in files of its own stays mapped in both.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] in the process that opened the session; [`Error::System`].
+    pub fn leave_to_parent(&self) -> Result<(), Error> {
+        self.inner.leave()
+    }
+
     /// The process that it belongs to.
     pub fn origin(&self) -> Origin {
         self.inner.borrow().origin()

@@ -12,16 +12,32 @@ const PLACE: Place =
 
 /// Reads a peer's memory in the way that the event names.
 const HANDLERS: &str = r#"
-import os, signal, time
+import ctypes, os, signal, time
 import elver
 
+def scribble(byte, spared=0, length=0):
+    # Over all that it shares with whomever, but some bytes, and not by any call of ours.
+    for line in list(open("/proc/self/maps")):
+        place, rights = line.split()[:2]
+        if rights == "rw-s":
+            begin, end = (int(word, 16) for word in place.split("-"))
+            is_there = begin <= spared < end
+            ctypes.memset(begin, byte, (spared if is_there else end) - begin)
+            if is_there:
+                ctypes.memset(spared + length, byte, end - spared - length)
+
 def read(event, context):
+    if event.get("wild"):
+        # Before it has anything.
+        scribble(event["wild"])
     qp = context.qps[event["to"]]
     qp.read(context.mr, 16, 8, event["address"], event["rkey"], timeout=10)
     large = context.pd.alloc(1 << 20, "")
     qp.read(large, 0, 8, event["address"], event["rkey"], timeout=10)
     assert large.read(0, 8) == context.mr.read(16, 8)
-    time.sleep(event.get("hold", 0))
+    if event.get("hold"):
+        time.sleep(event["hold"])
+        qp.read(context.mr, 16, 8, event["address"], event["rkey"], timeout=10)
     for offset, bytes, address, rkey in event.get("wrong", []):
         try:
             qp.read(context.mr, offset, bytes, address, rkey, timeout=10)
@@ -29,13 +45,7 @@ def read(event, context):
         except (elver.Error, ValueError) as error:
             print("refused:", error, flush=True)
     if event.get("scribble"):
-        # Over all that it shares with node and parent, before and behind its region, and not by any call of ours.
-        import ctypes
-        region = ctypes.addressof(ctypes.c_char.from_buffer(context.mr))
-        [line] = [line for line in open("/proc/self/maps") if "elver-heirs" in line]
-        begin, end = (int(word, 16) for word in line.split()[0].split("-"))
-        ctypes.memset(begin, event["scribble"], region - begin)
-        ctypes.memset(region + len(context.mr), event["scribble"], end - region - len(context.mr))
+        scribble(event["scribble"], ctypes.addressof(ctypes.c_char.from_buffer(context.mr)), len(context.mr))
         qp.read(context.mr, 16, 8, event["address"], event["rkey"], timeout=0.1)
     if event.get("stray") and os.fork() == 0:
         os.setsid()
@@ -236,20 +246,30 @@ fn what_is_not_a_handlers_memory_is_refused() {
 #[test]
 fn a_handler_that_writes_where_it_has_no_business_harms_itself() {
     let store = Store::new(&PLACE, 10);
-    let mut platform = platform(
-        &store,
-        &reading("trudy", 62_011, &[&store.gid()], "sessions = 1\nconcurrency_max = 1"),
-    );
+    let limits = "sessions = 3\nconcurrency_max = 3";
+    let mut platform = platform(&store, &reading("trudy", 62_011, &[&store.gid()], limits));
     right(&platform.answer("trudy-read", store.event(json!({}))).1, false);
+    let free = |count: u64| {
+        wait_for("sessions to be free, or taken", || (store.count("free") == count).then_some(()))
+    };
     for byte in [0xff, 0x01, 0x80] {
         wait_for_processes(62_011, 2);
-        wait_for("the session to be free", || (store.count("free") == 1).then_some(()));
+        free(3);
+        let brother = platform.invoke_beside("trudy-read", store.event(json!({"hold": 1})));
+        free(2);
+        // Before it has anything, it can write over nothing that is anybody's.
+        let (start, answer) = platform.answer("trudy-read", store.event(json!({"wild": byte})));
+        assert_eq!(start, Start::Fork);
+        right(&answer, true);
         // It is told an error, or dies of it; its session comes back, and the next child finds nothing of it.
         if let Ok(invoked) = platform.invoke("trudy-read", store.event(json!({"scribble": byte}))) {
             assert!(invoked.is_error, "{}", String::from_utf8_lossy(&invoked.body));
         }
+        // One that has another session of the set notices nothing.
+        let answer = brother.join().unwrap().unwrap();
+        right(&serde_json::from_slice(&answer.body).unwrap(), true);
         wait_for_processes(62_011, 2);
-        wait_for("the session to be free", || (store.count("free") == 1).then_some(()));
+        free(3);
         let (start, answer) = platform.answer("trudy-read", store.event(json!({})));
         assert_eq!(start, Start::Fork);
         right(&answer, true);

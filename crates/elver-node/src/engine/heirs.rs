@@ -16,8 +16,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use elver_core::{ClientId, Core};
 use elver_portal::{
-    ARENA_BYTES, Answer, Command, HeirsLayout, NodeHeir, RefusalCode, VQPS_PER_HEIR_MAX, Via,
-    VqpOptions,
+    ARENA_BYTES, Answer, Command, HeirsLayout, NodeHeir, NodeRecords, RefusalCode,
+    VQPS_PER_HEIR_MAX, Via, VqpOptions,
 };
 use elver_soft::{SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Gid, Time};
@@ -91,13 +91,13 @@ pub(super) struct Child {
 struct Set {
     parent: Parent,
     /// Once it was made.
-    file: Option<Backing>,
+    files: Option<Files>,
     layout: HeirsLayout,
     vqps: u32,
     mr: (u64, AccessFlags),
     /// What each heir has of its user's quota.
     each: Usage,
-    /// Where the parent and its children have the file mapped.
+    /// Where the parent and its children have the first session mapped.
     addr: u64,
     plan: Vec<Planned>,
     /// The request of its seal, until all heirs are there.
@@ -107,6 +107,12 @@ struct Set {
     must_connect: bool,
     /// None before it is sealed.
     heirs: Vec<Heir>,
+}
+
+/// The file of a set, and the records in it.
+struct Files {
+    file: Backing,
+    records: NodeRecords,
 }
 
 /// The file of a set that has ended.
@@ -272,7 +278,7 @@ impl Sets {
             }
             SetOrder::Seal { set: number, addr, must_connect } => {
                 let set = self.own(number, parent.token)?;
-                let is_there = set.file.is_some();
+                let is_there = set.files.is_some();
                 if set.sealed || !is_there || set.plan.len() as u32 != set.vqps {
                     let text = format!(
                         "the set is sealed already, or not there, or {} of its {} VQPs were named",
@@ -324,7 +330,7 @@ impl Sets {
             );
             return Err(Refused::new(RefusalCode::Limit, text));
         }
-        let layout = HeirsLayout { heirs };
+        let layout = HeirsLayout { heirs, vqps };
         let (account, bytes) = (parent.customer.account, layout.bytes());
         let held = (!quotas.is_exempt(account)).then(|| quotas.of(account).bytes);
         let each = Usage::heir(vqps, mr.0 > 0);
@@ -343,7 +349,7 @@ impl Sets {
         self.last = self.last.wrapping_add(1);
         let set = Set {
             parent,
-            file: None,
+            files: None,
             layout,
             vqps,
             mr,
@@ -492,7 +498,7 @@ impl Sets {
             set.layout.heirs
         };
         sessions.quotas.give_back(account, set.each.times(paid));
-        if let Some(file) = set.file {
+        if let Some(Files { file, .. }) = set.files {
             let bytes = set.layout.bytes();
             self.outliving.push(Outliving { account, file, bytes });
         }

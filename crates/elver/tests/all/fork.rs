@@ -18,6 +18,7 @@ use elver_testkit::{Launch, Process, Role, is_root, role, stay};
 use crate::common::{ALL, TestNode, WAIT, cluster, succeeds, wr};
 
 mod assigned;
+mod scribbles;
 
 const WORDS: &[u8; 16] = b"what is prepared";
 const NOBODY: u32 = 65_534;
@@ -124,6 +125,7 @@ fn process_that_forks() {
         "orphans" => orphans(&role),
         "restarts" => restarts(&role),
         "misses" => misses(&role),
+        "scribbles" => scribbles::scribbles(&role),
         "assigns" => assigned::assigns(&role),
         other => panic!("no such role: {other}"),
     }
@@ -495,7 +497,7 @@ fn children_that_are_killed_at_any_instruction_leave_nothing() {
     };
     // The parent's own session and region, and what it has prepared: two VQPs and a region each.
     let (prepared, own) = (AT_ONCE, 1);
-    let bytes = elver_portal::HeirsLayout { heirs: prepared }.bytes();
+    let bytes = elver_portal::HeirsLayout { heirs: prepared, vqps: 2 }.bytes();
     assert_eq!(
         tables(&status),
         (1, 2 * u64::from(prepared), vec![(prepared + own, 2 * prepared, prepared + own, bytes)])

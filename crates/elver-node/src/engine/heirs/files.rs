@@ -2,11 +2,11 @@
 //! a set for as long as somebody has a session of it.
 
 use elver_core::Core;
-use elver_portal::{Answer, RefusalCode};
+use elver_portal::{Answer, NodeRecords, RefusalCode};
 use elver_soft::SoftDevice;
 use elver_verbs::Time;
 
-use super::Sets;
+use super::{Files, Sets};
 use crate::engine::maker::Maker;
 use crate::engine::orders::{Filed, SetFile};
 use crate::engine::quota::Usage;
@@ -25,20 +25,26 @@ impl Sets {
     ) {
         let Filed { order: SetFile { set: number, token, request, account, bytes, .. }, result } =
             filed;
-        let waits = |set: &&mut super::Set| set.parent.token == token && set.file.is_none();
+        let waits = |set: &&mut super::Set| set.parent.token == token && set.files.is_none();
         let set = self.all.get_mut(&number).filter(waits);
         let is_there = set.is_some();
         let handed = match (result, set) {
-            (Ok(file), Some(set)) => match sessions.send_memory(token, request, &file) {
-                Ok(()) => {
-                    set.file = Some(file);
-                    Ok(Answer::Prepared { set: number, file_bytes: bytes })
+            (Ok(file), Some(set)) => {
+                let records = NodeRecords::map(&file, set.layout);
+                let sent = records.and_then(|records| {
+                    sessions.send_memory(token, request, &file).map(|()| records)
+                });
+                match sent {
+                    Ok(records) => {
+                        set.files = Some(Files { file, records });
+                        Ok(Answer::Prepared { set: number, file_bytes: bytes })
+                    }
+                    Err(error) => {
+                        maker.empty(file, bytes);
+                        Err(error.into())
+                    }
                 }
-                Err(error) => {
-                    maker.empty(file, bytes);
-                    Err(error.into())
-                }
-            },
+            }
             (Ok(file), None) => {
                 maker.empty(file, bytes);
                 Err(Refused::new(RefusalCode::State, "the set was ended before it was there"))

@@ -6,11 +6,10 @@ use elver_soft::{SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Time};
 
 use super::plan::Made;
-use super::{Heir, Place, Ready, Sets, State};
+use super::{Files, Heir, Place, Ready, Sets, State};
 use crate::engine::door::Spare;
 use crate::engine::maker::Maker;
 use crate::engine::quota::Usage;
-use crate::engine::room::Backing;
 use crate::engine::session::{Open, Owed, Region};
 use crate::engine::sessions::Sessions;
 use crate::engine::translate::Refused;
@@ -96,7 +95,7 @@ impl Sets {
     ) -> Result<(), Refused> {
         let Some(set) = self.all.get_mut(&number) else { return Ok(()) };
         let (account, each) = (set.parent.customer.account, set.each);
-        let Some(file) = set.file.clone() else { return Ok(()) };
+        let Some(files) = &set.files else { return Ok(()) };
         let heir = &mut set.heirs[at as usize];
         // Before there is any work, which a user could have done again and again without it.
         if !heir.is_paid {
@@ -105,8 +104,9 @@ impl Sets {
         }
         let place = match &heir.place {
             Some(place) => place,
-            None => heir.place.insert(Place::map(&file, set.layout, at)?),
+            None => heir.place.insert(Place::map(files, set.layout, at)?),
         };
+        let file = files.file.clone();
         let client = core.client_open(sessions.client_limits(account))?;
         let end = place.heir.anew();
         place.arena.discard();
@@ -119,7 +119,7 @@ impl Sets {
         // Kept as what an heir has, so that it goes with it.
         ready.open.heir = Some((number, at));
         let fails = set.sealing.is_some() && set.must_connect;
-        let addr = set.addr.wrapping_add(set.layout.arena_at(at));
+        let addr = set.addr.wrapping_add(set.layout.arena_offset(at));
         let made = register(&mut ready, set.mr, addr, core).and_then(|()| {
             for (index, planned) in set.plan.iter().enumerate() {
                 let assigned = heir.assigned.get(index as u32);
@@ -270,8 +270,9 @@ fn register(
 }
 
 impl Place {
-    fn map(file: &Backing, layout: HeirsLayout, heir: u32) -> Result<Place, Refused> {
-        let mapped = NodeHeir::map(file, layout, heir)?;
+    fn map(files: &Files, layout: HeirsLayout, heir: u32) -> Result<Place, Refused> {
+        let Files { file, records } = files;
+        let mapped = NodeHeir::map(file, records, heir)?;
         let arena = SoftMemory::map_file_from(file, layout.arena_at(heir), ARENA_BYTES)?;
         Ok(Place { heir: mapped, arena })
     }
