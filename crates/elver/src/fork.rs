@@ -28,8 +28,9 @@ impl Origin {
     }
 }
 
-/// Begins to watch.
-pub(crate) fn watch() {
+/// Has forks noticed from here on. A session does so when it is opened; a handler of `pthread_atfork` in the child that was
+/// registered before runs too early for what it does with the session, unless this was called before that.
+pub fn watch_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the handler only changes an atomic, which is allowed after `fork`. Without memory

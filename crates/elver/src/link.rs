@@ -113,7 +113,7 @@ impl Link {
     /// Waits for the node's answer to a hello.
     fn welcomed(host: Host, socket: Socket, options: SessionOptions) -> Result<Link, Error> {
         // While the node is at work.
-        fork::watch();
+        fork::watch_forks();
         let (began, mut turns) = (Instant::now(), Turns::default());
         let one_core = matches!(host, Host::Apart) && has_the_core_of(&socket);
         loop {
