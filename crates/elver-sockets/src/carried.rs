@@ -4,6 +4,7 @@
 use std::ffi::c_int;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 use elver_stream::{Closing, Interest, Shutdown, Stream};
 use libc::{POLLERR, POLLHUP, POLLRDHUP};
@@ -17,6 +18,10 @@ use crate::tcp;
 
 /// Most bytes that are kept beside the stream: for who looks at bytes without taking them.
 pub(crate) const PEEKED_MAX: usize = 64 << 10;
+
+/// How long a stream may be silent when TCP has ended. Whoever took it said so before it ended TCP, so that a node that
+/// is only late has brought it by then; whoever closed without taking it may never say anything, and keeps it.
+const SILENT: Duration = Duration::from_secs(2);
 
 /// How a call went that does not wait.
 pub(crate) enum Done {
@@ -42,7 +47,8 @@ enum Incoming {
     Unsaid,
     /// The first so many bytes come by TCP.
     ByTcp(u64),
-    /// The stream ended or failed before it said anything: the peer did not take it, or is gone, and all comes by TCP.
+    /// The stream ended or failed before it said anything, or is silent behind TCP's end: the peer did not take it, or is
+    /// gone, and all comes by TCP.
     Never,
     /// What it said is none of this connection's, or was lost with this end's node.
     Broken,
@@ -64,8 +70,8 @@ pub(crate) struct Carried {
     told_failure: bool,
     /// An end was found by the last look for one.
     shows_end: bool,
-    /// TCP has ended, and the stream has not said whether more comes by it.
-    tcp_ended: bool,
+    /// TCP was found to have ended then, and the stream has not said whether more comes by it.
+    tcp_ended: Option<Instant>,
 }
 
 impl Carried {
@@ -74,8 +80,13 @@ impl Carried {
     /// # Errors
     /// The stream's: it is no good then, and nothing was said.
     pub(crate) fn begin(stream: Stream, nonce: Nonce, by_tcp: u64) -> io::Result<Carried> {
-        Carried::say(&stream, nonce, by_tcp)?;
-        Ok(Carried::of(stream, nonce, by_tcp, Incoming::Unsaid))
+        match Carried::say(&stream, nonce, by_tcp) {
+            Ok(()) => Ok(Carried::of(stream, nonce, by_tcp, Incoming::Unsaid)),
+            Err(error) => {
+                refuse(stream);
+                Err(error)
+            }
+        }
     }
 
     /// A stream that the peer has connected, which has said from where on it uses it.
@@ -104,7 +115,7 @@ impl Carried {
             writes_no_more: by_tcp == Frame::STAYS,
             told_failure: false,
             shows_end: false,
-            tcp_ended: false,
+            tcp_ended: None,
         }
     }
 
@@ -133,7 +144,12 @@ impl Carried {
                 Ok(0) => self.incoming = Incoming::Never,
                 Ok(read) => self.head_len += read,
                 Err(error) => match error.kind() {
-                    ErrorKind::WouldBlock | ErrorKind::Interrupted => return,
+                    ErrorKind::WouldBlock | ErrorKind::Interrupted => {
+                        if self.tcp_ended.is_some_and(|since| since.elapsed() > SILENT) {
+                            self.incoming = Incoming::Never;
+                        }
+                        return;
+                    }
                     // The peer lives and may have written by the stream, of which TCP's end says nothing.
                     ErrorKind::ConnectionAborted => self.incoming = Incoming::Broken,
                     _ => self.incoming = Incoming::Never,
@@ -144,6 +160,13 @@ impl Carried {
                 self.incoming = frame.map_or(Incoming::Broken, |it| Incoming::ByTcp(it.by_tcp));
             }
         }
+    }
+
+    /// TCP has ended, or has not, while nothing is known of the stream.
+    fn note_tcp_s_end(&mut self, has_ended: bool) {
+        // Of a socket that was shut for reading before, it says nothing of the peer.
+        let has_ended = has_ended && !self.reads_no_more;
+        self.tcp_ended = has_ended.then(|| self.tcp_ended.unwrap_or_else(Instant::now));
     }
 
     /// How many bytes the next read may take from TCP; none if it is the stream's turn.
@@ -200,9 +223,11 @@ impl Carried {
         let read = tcp::receive(fd, bufs, most, flags);
         let wanted = bufs.iter().any(|buf| !buf.is_empty());
         match (read, self.incoming) {
+            // The kernel has it from who shut the socket for reading before the stream was there.
+            (Ok(0), _) if wanted && self.reads_no_more => Done::Bytes(0),
             // More may come by the stream, which says whether.
             (Ok(0), Incoming::Unsaid) if wanted => {
-                self.tcp_ended = true;
+                self.note_tcp_s_end(true);
                 Done::Wait
             }
             // The kernel brings all bytes ahead of an end, so that some are missing.
@@ -368,7 +393,7 @@ impl Carried {
             Incoming::Never | Incoming::ByTcp(Frame::STAYS) => Ok(tcp_has_ended(fd)),
             // More may come by the stream, which says whether.
             Incoming::Unsaid => {
-                self.tcp_ended |= tcp_has_ended(fd);
+                self.note_tcp_s_end(self.tcp_ended.is_some() || tcp_has_ended(fd));
                 Ok(false)
             }
             Incoming::ByTcp(_) => self.stream.has_peer_ended().map_err(drop),
@@ -397,9 +422,10 @@ impl Carried {
         if self.incoming == Incoming::Unsaid {
             let mut byte = [0];
             let peek = RecvFlags::PEEK;
-            self.tcp_ended = tcp::receive(fd, &mut [IoSliceMut::new(&mut byte)], 1, peek) == Ok(0);
+            let ended = tcp::receive(fd, &mut [IoSliceMut::new(&mut byte)], 1, peek) == Ok(0);
+            self.note_tcp_s_end(ended);
         }
-        !self.tcp_ended || self.incoming != Incoming::Unsaid
+        self.tcp_ended.is_none() || self.incoming != Incoming::Unsaid
     }
 
     pub(crate) fn is_writable(&self) -> bool {
@@ -409,7 +435,7 @@ impl Carried {
 
     /// Whether TCP has news for who reads.
     pub(crate) fn reads_tcp(&mut self, tcp_read: u64) -> bool {
-        self.by_tcp(tcp_read).is_some() && !self.tcp_ended && !self.reads_no_more
+        self.by_tcp(tcp_read).is_some() && self.tcp_ended.is_none() && !self.reads_no_more
     }
 
     /// Whether TCP is who tells of the end.
@@ -417,6 +443,12 @@ impl Carried {
         let is_tcp_s = !matches!(self.incoming, Incoming::ByTcp(all) if all != Frame::STAYS);
         self.reads_tcp(tcp_read) && is_tcp_s
     }
+}
+
+/// Drops a stream that nobody uses, without the wait in which one that ends has its last words arrive: who connected it
+/// hears of a reset.
+pub(crate) fn refuse(stream: Stream) {
+    stream.abort().poll();
 }
 
 fn tcp_has_ended(fd: BorrowedFd<'_>) -> bool {

@@ -30,6 +30,7 @@ pub(crate) struct Conn {
     tcp_sent: u64,
     tcp_read: u64,
     tcp_shut: bool,
+    tcp_shut_read: bool,
     /// TCP has ended, and who read was told to wait.
     pub(crate) keeps_end: bool,
 }
@@ -49,13 +50,23 @@ pub(crate) enum Phase {
     Carried(Box<Carried>),
     /// By a stream of the process that this one was forked from.
     Parents,
+    /// By a stream, which has ended with the process, of which something still runs.
+    Over,
 }
 
 impl Conn {
     pub(crate) fn new(side: Side, tuple: Tuple, fd: RawFd) -> Conn {
-        let (fds, phase) = (vec![fd], Phase::Fresh);
-        let (tcp_shut, keeps_end) = (false, false);
-        Conn { side, tuple, fds, phase, tcp_sent: 0, tcp_read: 0, tcp_shut, keeps_end }
+        Conn {
+            side,
+            tuple,
+            fds: vec![fd],
+            phase: Phase::Fresh,
+            tcp_sent: 0,
+            tcp_read: 0,
+            tcp_shut: false,
+            tcp_shut_read: false,
+            keeps_end: false,
+        }
     }
 
     /// Its socket. It has one as long as it is known.
@@ -70,12 +81,22 @@ impl Conn {
 
     /// Whether the peer was told to write to a stream, or may have been.
     pub(crate) fn is_bound(&self) -> bool {
-        matches!(self.phase, Phase::Offered { .. } | Phase::Carried(_) | Phase::Parents)
+        self.is_offered() || self.is_carried()
+    }
+
+    /// Whether its peer may take a stream into use of which nothing has been heard yet.
+    pub(crate) fn is_offered(&self) -> bool {
+        matches!(self.phase, Phase::Offered { .. })
+    }
+
+    /// Whether the program has shut it for reading before a stream carried it.
+    pub(crate) fn reads_no_more(&self) -> bool {
+        self.tcp_shut_read
     }
 
     /// Whether its readiness is not the kernel's to tell.
     pub(crate) fn is_carried(&self) -> bool {
-        matches!(self.phase, Phase::Carried(_) | Phase::Parents)
+        matches!(self.phase, Phase::Carried(_) | Phase::Parents | Phase::Over)
     }
 
     pub(crate) fn carried(&self) -> Option<&Carried> {
@@ -89,6 +110,7 @@ impl Conn {
         let fd = self.socket();
         match &mut self.phase {
             Phase::Parents => Done::Failed(libc::ENOTCONN),
+            Phase::Over => Done::Bytes(0),
             Phase::Carried(carried) => carried.read(fd, &mut self.tcp_read, bufs, flags),
             _ => {
                 let read = tcp::receive(fd, bufs, u64::MAX, flags);
@@ -104,6 +126,7 @@ impl Conn {
         let fd = self.socket();
         match &mut self.phase {
             Phase::Parents => Done::Failed(libc::ENOTCONN),
+            Phase::Over => Done::Failed(libc::EPIPE),
             Phase::Carried(carried) => carried.write(fd, bufs, flags),
             _ => {
                 let sent = tcp::send(fd, bufs, flags);
@@ -119,10 +142,11 @@ impl Conn {
     /// As errno.
     pub(crate) fn shutdown(&mut self, how: Shutdown) -> Result<bool, c_int> {
         match &mut self.phase {
-            Phase::Parents => Err(libc::ENOTCONN),
+            Phase::Parents | Phase::Over => Err(libc::ENOTCONN),
             Phase::Carried(carried) => carried.shutdown(how).map(|()| false),
             _ => {
                 self.tcp_shut |= how != Shutdown::Read;
+                self.tcp_shut_read |= how != Shutdown::Write;
                 Ok(true)
             }
         }

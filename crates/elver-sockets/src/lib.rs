@@ -9,15 +9,15 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | `calls` | the C library's functions |
-//! | `world` | all that is known, behind one lock; how the ends of a connection agree |
+//! | `world`, `lock` | all that is known, behind one lock; how the ends of a connection agree |
 //! | `meeting`, `owner` | how they find each other, and whom they believe |
-//! | `conn`, `carried`, `frame`, `tcp` | a connection, before and after |
+//! | `conn`, `carried`, `frame`, `tcp`, `ending` | a connection, before and after |
 //! | `wait`, `sleeper`, `polled`, `epolls` | readiness |
 //! | `link` | the way to the node |
 //! | `fds`, `real`, `errno`, `tuple`, `log` | descriptors, the C library, errors, addresses, counts |
 //!
 //! `unsafe` stands in `calls`, `real`, `errno`, `tcp` for a descriptor, `wait` for one call, `epolls` and `world` for what the
-//! kernel's epolls are told, and `world` for the lock.
+//! kernel's epolls are told, and `lock`.
 // Every exported function takes what the C library's function of that name takes, whose manual page states the contract.
 // The SAFETY reasons refer to it as the manual's contract.
 #![allow(clippy::missing_safety_doc)]
@@ -27,11 +27,13 @@
 mod calls;
 mod carried;
 mod conn;
+mod ending;
 mod epolls;
 mod errno;
 mod fds;
 mod frame;
 mod link;
+mod lock;
 mod log;
 mod meeting;
 mod owner;

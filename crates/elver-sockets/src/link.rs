@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use elver::{Gid, Session};
 use elver_stream::{Connecting, Interest, Listener, ListenerOptions, Options, Stream};
 
+use crate::carried::refuse;
 use crate::frame::{FRAME_BYTES, Frame};
 use crate::meeting::Offer;
 
@@ -32,7 +33,7 @@ struct Pending {
     head: [u8; FRAME_BYTES],
     len: usize,
     since: Instant,
-    /// The same by the host's monotonic clock, in nanoseconds.
+    /// By the host's monotonic clock, in nanoseconds: before its other end was told, which may take it into use at once.
     since_ns: u64,
 }
 
@@ -73,10 +74,10 @@ impl Link {
     pub(crate) fn accept(&mut self) -> Option<(Stream, Frame)> {
         // If the node is gone, so are all that it might bring.
         while self.pending.len() < PENDING_MAX
-            && let Ok(Some(stream)) = self.listener.try_accept()
+            && let (since_ns, Ok(Some(stream))) = (now_ns(), self.listener.try_accept())
         {
             stream.set_nonblocking(true);
-            let (head, since, since_ns) = ([0; FRAME_BYTES], Instant::now(), now_ns());
+            let (head, since) = ([0; FRAME_BYTES], Instant::now());
             self.pending.push(Pending { stream, head, len: 0, since, since_ns });
         }
         let mut found = None;
@@ -85,9 +86,12 @@ impl Link {
             match self.pending[at].hear() {
                 Some(true) => {
                     let Pending { stream, head, .. } = self.pending.remove(at);
-                    found = Frame::decode(&head).map(|frame| (stream, frame));
+                    match Frame::decode(&head) {
+                        Some(frame) => found = Some((stream, frame)),
+                        None => refuse(stream),
+                    }
                 }
-                Some(false) => drop(self.pending.remove(at)),
+                Some(false) => refuse(self.pending.remove(at).stream),
                 None => at += 1,
             }
         }

@@ -13,8 +13,9 @@ use elver_stream::Interest;
 use libc::{POLLIN, pollfd, sigset_t, timespec};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::lock::{self, Locked};
 use crate::sleeper::Sleeper;
-use crate::world::{self, Locked, World};
+use crate::world::World;
 use crate::{errno, real};
 
 /// How long who waits looks before it sleeps.
@@ -90,7 +91,7 @@ struct Looks {
 
 impl Looks {
     fn look(&mut self, wanted: &mut dyn Wanted, deadline: Option<Instant>) -> Result<Next, c_int> {
-        let mut world = world::lock();
+        let mut world = lock::lock();
         world.progress();
         if wanted.look(&mut world, self.kernel) {
             return Ok(Next::Told(true));
@@ -108,7 +109,7 @@ impl Looks {
             if look_on(now) {
                 return Ok(Next::Look);
             }
-            world = world::lock();
+            world = lock::lock();
         }
         // All that the kernel has is told before a sleep, by the sleep.
         let at_most = match world.arm(&watched) {
@@ -184,7 +185,7 @@ impl Asleep {
     }
 
     fn get_up(&mut self) {
-        let mut world = world::lock();
+        let mut world = lock::lock();
         let Some(sleeper) = self.sleeper.take() else { return };
         world.sleepers.retain(|other| !Arc::ptr_eq(other, &sleeper));
         if let Some(link) = world.link() {

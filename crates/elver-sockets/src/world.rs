@@ -1,20 +1,20 @@
-//! All that this library knows, behind one lock. What waits does so without it ([`crate::wait`]).
+//! All that this library knows, behind one lock ([`crate::lock`]). What waits does so without it ([`crate::wait`]).
 
 use std::collections::HashMap;
 use std::io::IoSliceMut;
-use std::ops::{Deref, DerefMut};
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use elver_stream::{Closing, Interest};
+use elver_stream::{Interest, Shutdown, Stream};
 use libc::epoll_event;
 use rustix::net::RecvFlags;
 
-use crate::carried::{Carried, Done};
+use crate::carried::{Carried, Done, refuse};
 use crate::conn::{Conn, Phase};
+use crate::ending::Ending;
 use crate::epolls::{Entry, Epoll};
 use crate::frame::{Frame, Nonce};
 use crate::link::{Link, now_ns};
@@ -33,9 +33,8 @@ const TURNS_PER_KERNEL: u32 = 8;
 /// The longest sleeps: of those who have nothing to wait for here, and while ends have not agreed.
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 const UNDECIDED: Duration = Duration::from_millis(100);
-/// How long what was written before the end of a stream may take to be on its way: at once, and beside other calls.
-const CLOSING_FIRST: Duration = Duration::from_millis(2);
-const CLOSING: Duration = Duration::from_millis(250);
+/// How long a call waits for what was written before the end of a stream to be on its way.
+const CLOSING: Duration = Duration::from_millis(2);
 
 #[derive(Default)]
 pub(crate) struct World {
@@ -54,8 +53,7 @@ pub(crate) struct World {
     /// The session was disarmed while others sleep.
     pub(crate) unarmed: bool,
     pub(crate) counts: Counts,
-    /// Streams that have ended, of which not all is on its way, and since when.
-    closing: Vec<(Closing, Instant)>,
+    closing: Vec<Ending>,
     /// Times that an epoll had something of streams.
     turns: u32,
     process: u32,
@@ -63,8 +61,6 @@ pub(crate) struct World {
     pid: u32,
 }
 
-/// Times that this process is a child.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Something was taken from the node that another thread may sleep for.
 static NEWS: AtomicBool = AtomicBool::new(false);
 
@@ -76,103 +72,14 @@ impl Wake for News {
     }
 }
 
-struct Shut(World);
-
-// SAFETY: a session and what it made belong to one thread because they share counts and cells that are not atomic. All
-// of this process's are in the one world, no part of it leaves it, and it is reached through the lock alone.
-unsafe impl Send for Shut {}
-
-static WORLD: Mutex<Option<Shut>> = Mutex::new(None);
-/// The thread that has the lock; 0 is none's.
-static OWNER: AtomicUsize = AtomicUsize::new(0);
-
-thread_local! {
-    static HERE: u8 = const { 0 };
-}
-
-/// This thread, by what is only its own.
-fn here() -> usize {
-    HERE.with(|here| std::ptr::from_ref(here).addr())
-}
-
-/// Whether this thread has the lock, in what a signal's handler interrupted.
-pub(crate) fn is_interrupted() -> bool {
-    OWNER.load(Ordering::Relaxed) == here()
-}
-
-/// The world, until it is dropped.
-pub(crate) struct Locked(MutexGuard<'static, Option<Shut>>);
-
-/// Takes the lock.
-pub(crate) fn lock() -> Locked {
-    // A panic left no half of anything that a later call could not bear: at worst a connection ends.
-    let mut guard = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
-    OWNER.store(here(), Ordering::Relaxed);
-    let process = PROCESS.load(Ordering::Relaxed);
-    let world = &mut guard.get_or_insert_with(|| Shut(World::new(process))).0;
-    if world.process != process {
-        world.become_child(process);
-    }
-    Locked(guard)
-}
-
-impl Deref for Locked {
-    type Target = World;
-
-    fn deref(&self) -> &World {
-        // It was put there by `lock`.
-        &self.0.as_ref().expect("there is a world").0
-    }
-}
-
-impl DerefMut for Locked {
-    fn deref_mut(&mut self) -> &mut World {
-        &mut self.0.as_mut().expect("there is a world").0
-    }
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        let news = NEWS.swap(false, Ordering::Relaxed);
-        if !self.sleepers.is_empty() && (news || self.unarmed) {
-            self.tell_sleepers();
-        }
-        OWNER.store(0, Ordering::Relaxed);
-    }
-}
-
-extern "C" fn in_child() {
-    PROCESS.fetch_add(1, Ordering::Relaxed);
-}
-
-extern "C" fn at_exit() {
-    crate::errno::beside(finish);
-}
-
-/// The process ends by itself: what was written still arrives. Not where a signal's handler ends it in the middle of a
-/// call.
-pub(crate) fn finish() {
-    if is_interrupted() {
-        return;
-    }
-    let mut world = lock();
-    // A child that shares this memory ends alone.
-    if !world.is_borrowed() {
-        world.finish();
-    }
-}
-
 impl World {
-    fn new(process: u32) -> World {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
-            // SAFETY: the handlers take nothing, and the first only changes an atomic, which is allowed after `fork`.
-            unsafe {
-                libc::pthread_atfork(None, None, Some(in_child));
-                libc::atexit(at_exit);
-            }
-        });
+    pub(crate) fn new(process: u32) -> World {
         World { process, pid: std::process::id(), ..World::default() }
+    }
+
+    /// How many times the process that it is of is a child.
+    pub(crate) fn process(&self) -> u32 {
+        self.process
     }
 
     /// Whether a child calls that shares this memory until it runs another program (`vfork`).
@@ -282,8 +189,9 @@ impl World {
             return;
         }
         self.take_early(fd);
-        let Some(id) = fds::conn(fd) else { return };
+        let id = fds::conn(fd);
         fds::clear(fd);
+        let Some(id) = id else { return };
         for epoll in self.epolls.values_mut() {
             epoll.remove(fd);
         }
@@ -296,13 +204,21 @@ impl World {
 
     /// A connection's last descriptor is about to be closed.
     fn end(&mut self, id: u32) {
+        if self.conns.get(&id).is_some_and(Conn::is_offered) {
+            // Its peer may use the stream by now, and would wait for what it says.
+            self.accept();
+        }
         let resets = self.conns.get_mut(&id).is_some_and(Conn::ends_in_reset);
         let Some(Conn { phase: Phase::Carried(carried), .. }) = self.remove(id) else { return };
-        let (mut closing, since) = (carried.close(resets), Instant::now());
+        self.close_stream(*carried, resets);
+    }
+
+    fn close_stream(&mut self, carried: Carried, resets: bool) {
+        let (mut ending, since) = (Ending::new(carried.close(resets)), Instant::now());
         // A peer that lets nothing through keeps nobody for longer.
-        while !closing.poll() {
-            if since.elapsed() > CLOSING_FIRST {
-                self.closing.push((closing, since));
+        while !ending.is_over() {
+            if since.elapsed() > CLOSING {
+                self.closing.push(ending);
                 return;
             }
             std::thread::yield_now();
@@ -311,7 +227,7 @@ impl World {
 
     /// Lets go of streams that have ended, when all is on its way, or when that takes too long.
     fn let_go(&mut self) {
-        self.closing.retain_mut(|(closing, since)| !closing.poll() && since.elapsed() < CLOSING);
+        self.closing.retain_mut(|ending| !ending.is_over());
     }
 
     fn remove(&mut self, id: u32) -> Option<Conn> {
@@ -412,13 +328,16 @@ impl World {
             Phase::Connecting { connecting, until_ns, .. } => {
                 let late = now_ns() > *until_ns;
                 match connecting.poll() {
-                    _ if late => self.stay(id, Why::Late, ""),
+                    polled if late => {
+                        polled.ok().flatten().into_iter().for_each(refuse);
+                        self.stay(id, Why::Late, "");
+                    }
                     Ok(Some(stream)) => self.connected(id, stream),
                     Ok(None) => {}
                     Err(error) => self.stay(id, Why::Refused, &error.to_string()),
                 }
             }
-            Phase::Fresh | Phase::Carried(_) | Phase::Parents => {}
+            Phase::Fresh | Phase::Carried(_) | Phase::Parents | Phase::Over => {}
         }
     }
 
@@ -472,9 +391,9 @@ impl World {
     }
 
     /// The connecting end has a stream: from here on it writes to it.
-    fn connected(&mut self, id: u32, stream: elver_stream::Stream) {
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        let Phase::Connecting { nonce, .. } = conn.phase else { return };
+    fn connected(&mut self, id: u32, stream: Stream) {
+        let Some(conn) = self.conns.get_mut(&id) else { return refuse(stream) };
+        let Phase::Connecting { nonce, .. } = conn.phase else { return refuse(stream) };
         match Carried::begin(stream, nonce, conn.by_tcp()) {
             Ok(carried) => self.carry(id, carried),
             Err(error) => self.stay(id, Why::Refused, &error.to_string()),
@@ -490,8 +409,9 @@ impl World {
             };
             let found = self.undecided.iter().find(|id| self.conns.get(id).is_some_and(of_nonce));
             let Some(&id) = found else {
-                // Its connection was closed meanwhile, or a stranger guesses: dropped, the peer hears a reset.
+                // Its connection was closed meanwhile, or a stranger guesses.
                 crate::log::line(format_args!("a stream of no connection was refused"));
+                refuse(stream);
                 continue;
             };
             let Frame { nonce, by_tcp } = frame;
@@ -500,9 +420,13 @@ impl World {
         }
     }
 
-    fn carry(&mut self, id: u32, carried: Carried) {
+    fn carry(&mut self, id: u32, mut carried: Carried) {
         self.undecided.retain(|other| *other != id);
         let Some(conn) = self.conns.get_mut(&id) else { return };
+        if conn.reads_no_more() {
+            // It sends nothing, so that it does not fail.
+            let _ = carried.shutdown(Shutdown::Read);
+        }
         conn.phase = Phase::Carried(Box::new(carried));
         self.counts.carried(&conn.tuple, conn.side);
         // Its readiness is told from here.
@@ -606,6 +530,14 @@ impl World {
         self.sleepers.iter().for_each(|sleeper| sleeper.wake());
     }
 
+    /// Who has the lock lets go of it: if it took from the node what others may sleep for, they are woken.
+    pub(crate) fn pass_news(&mut self) {
+        let news = NEWS.swap(false, Ordering::Relaxed);
+        if !self.sleepers.is_empty() && (news || self.unarmed) {
+            self.tell_sleepers();
+        }
+    }
+
     /// Has those woken who have something, since another took what was to wake them.
     fn tell_sleepers(&mut self) {
         self.unarmed = false;
@@ -624,8 +556,8 @@ impl World {
         }
     }
 
-    /// The process is about to fork: what its ends have not agreed stays with TCP, at both copies.
-    pub(crate) fn before_fork(&mut self) {
+    /// The process forks: what its ends have not agreed stays with TCP, at both copies.
+    pub(crate) fn leave_unbound_to_tcp(&mut self) {
         let unbound = |(id, conn): (&u32, &Conn)| (!conn.is_bound()).then_some(*id);
         let unbound: Vec<u32> = self.conns.iter().filter_map(unbound).collect();
         for id in unbound {
@@ -634,8 +566,8 @@ impl World {
     }
 
     /// This process is a child of the one that the world was of.
-    fn become_child(&mut self, process: u32) {
-        self.before_fork();
+    pub(crate) fn become_child(&mut self, process: u32) {
+        self.leave_unbound_to_tcp();
         for conn in self.conns.values_mut() {
             conn.phase = Phase::Parents;
         }
@@ -643,11 +575,21 @@ impl World {
         *self = World { conns, epolls, last, last_epoll, ..World::new(process) };
     }
 
-    /// Ends all streams as if their sockets were closed.
-    fn finish(&mut self) {
-        let carried = |(id, conn): (&u32, &Conn)| conn.carried().map(|_| *id);
-        let carried: Vec<u32> = self.conns.iter().filter_map(carried).collect();
-        carried.into_iter().for_each(|id| self.end(id));
+    /// Ends all streams as if their sockets were closed. Who goes on with one of these, beside the end of the process, must
+    /// not reach the kernel's socket, on which the peer expects nothing.
+    pub(crate) fn finish(&mut self) {
+        let ids: Vec<u32> = self.conns.keys().copied().collect();
+        for id in ids {
+            let Some(conn) = self.conns.get_mut(&id).filter(|conn| conn.carried().is_some()) else {
+                continue;
+            };
+            let resets = conn.ends_in_reset();
+            if let Phase::Carried(carried) = std::mem::replace(&mut conn.phase, Phase::Over) {
+                let (read, written) = carried.bytes();
+                self.counts.ended(&conn.tuple, read, written);
+                self.close_stream(*carried, resets);
+            }
+        }
         while !self.closing.is_empty() {
             self.let_go();
             std::thread::yield_now();

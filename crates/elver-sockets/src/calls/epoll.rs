@@ -14,8 +14,8 @@ use super::poll::duration;
 use crate::conn::READS;
 use crate::epolls::kept;
 use crate::wait::{Wanted, asked};
-use crate::world::{self, World};
-use crate::{errno, fds, real, tcp, wait};
+use crate::world::World;
+use crate::{errno, fds, lock, real, tcp, wait};
 
 /// What a thread waits for in an epoll.
 struct InEpoll<'a> {
@@ -87,7 +87,7 @@ fn look_at_kernel(epoll: RawFd, events: &mut [epoll_event]) -> (usize, bool) {
 fn made(epoll: c_int) -> c_int {
     if epoll >= 0 {
         errno::beside(|| {
-            let mut world = world::lock();
+            let mut world = lock::lock();
             if !world.is_borrowed() {
                 world.epoll(epoll);
             }
@@ -116,7 +116,7 @@ fn done_early(epoll: c_int, operation: c_int, fd: c_int, event: Option<epoll_eve
     if fds::is_early(fd) || is_new() {
         let event = event.filter(|_| operation != EPOLL_CTL_DEL);
         errno::beside(|| {
-            let mut world = world::lock();
+            let mut world = lock::lock();
             if !world.is_borrowed() {
                 world.early(epoll, fd, event);
             }
@@ -145,7 +145,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
         return done;
     };
     errno::told(|| {
-        let mut world = world::lock();
+        let mut world = lock::lock();
         let Some(conn) = world.conn(id) else { return told(kernel()) };
         let is_carried = conn.is_carried();
         let number = world.epoll(epoll).ok_or(libc::EMFILE)?;
@@ -199,7 +199,7 @@ unsafe fn waits(
 fn told_once(epoll: c_int, events: &[epoll_event]) {
     if let Some(number) = fds::watching(epoll) {
         errno::beside(|| {
-            if let Some(epoll) = world::lock().epolls.get_mut(&number) {
+            if let Some(epoll) = lock::lock().epolls.get_mut(&number) {
                 epoll.told_by_kernel(events);
             }
         });

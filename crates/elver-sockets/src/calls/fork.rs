@@ -4,17 +4,19 @@ use std::ffi::c_int;
 
 use libc::pid_t;
 
-use crate::{errno, real, world};
+use crate::{errno, lock, real};
 
-/// Forks. Nobody else is at work here meanwhile, so that the child finds all as it should be.
-fn forks<T>(fork: impl FnOnce() -> T) -> T {
-    if world::is_interrupted() {
+/// Forks.
+fn forks(fork: impl FnOnce() -> c_int) -> c_int {
+    if lock::is_interrupted() {
         return fork();
     }
-    let mut world = world::lock();
-    errno::beside(|| world.before_fork());
+    errno::beside(|| lock::lock().leave_unbound_to_tcp());
     let forked = fork();
-    drop(world);
+    if forked == 0 {
+        // What is the parent's goes before the child may give its descriptors' numbers to files of its own.
+        errno::beside(|| drop(lock::lock()));
+    }
     forked
 }
 
@@ -33,7 +35,7 @@ pub(crate) unsafe extern "C-unwind" fn daemon(stay: c_int, keep: c_int) -> c_int
 /// Ends the process at once: what was written still arrives, as with TCP.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn _exit(code: c_int) -> ! {
-    errno::beside(world::finish);
+    errno::beside(lock::finish);
     // SAFETY: the caller's promise is the same.
     unsafe { real::_exit(code) }
 }

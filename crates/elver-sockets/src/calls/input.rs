@@ -17,7 +17,7 @@ use crate::carried::{Done, PEEKED_MAX};
 use crate::polled::Polled;
 use crate::wait::Wanted;
 use crate::world::World;
-use crate::{errno, fds, real, tcp, wait, world};
+use crate::{errno, fds, lock, real, tcp, wait};
 
 /// Flags of a call that are handed on.
 const KNOWN: c_int = MSG_PEEK | libc::MSG_TRUNC;
@@ -108,7 +108,7 @@ fn read_some(
 
 /// Reads without waiting; none if the connection is the kernel's alone.
 fn try_read(id: u32, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> Option<Done> {
-    let mut world = world::lock();
+    let mut world = lock::lock();
     if flags & libc::MSG_OOB != 0 && world.may_stay(id, crate::log::Why::OutOfBand, "") {
         return None;
     }

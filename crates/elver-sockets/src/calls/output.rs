@@ -13,7 +13,7 @@ use rustix::net::SendFlags;
 use super::input::{is_nonblocking, send_timeout, wait_for};
 use crate::carried::Done;
 use crate::log::Why;
-use crate::{errno, fds, real, wait, world};
+use crate::{errno, fds, lock, real, wait};
 
 /// Bytes of a file that are sent at once.
 const PIECE_BYTES: usize = 64 << 10;
@@ -65,7 +65,7 @@ fn write_conn(fd: RawFd, bufs: &mut [IoSlice<'_>], flags: c_int) -> Option<Resul
 fn try_write(id: u32, bufs: &[IoSlice<'_>], all: usize, flags: c_int) -> Option<Done> {
     // More is to come: the kernel's TCP is told, a stream sends it all the same.
     let known = SendFlags::from_bits_retain((flags & libc::MSG_MORE) as u32);
-    let mut world = world::lock();
+    let mut world = lock::lock();
     if flags & MSG_OOB != 0 {
         let stays = world.may_stay(id, Why::OutOfBand, "");
         return (!stays).then_some(Done::Failed(libc::EOPNOTSUPP));
@@ -240,7 +240,7 @@ unsafe fn passed(message: *const msghdr) {
                 let count = (control.cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<c_int>();
                 for at in 0..count {
                     if let Some(id) = fds::conn(data.add(at).read_unaligned()) {
-                        world::lock().stay(id, Why::Passed, "");
+                        lock::lock().stay(id, Why::Passed, "");
                     }
                 }
             }
@@ -354,7 +354,7 @@ pub(crate) unsafe extern "C-unwind" fn splice(
     len: size_t,
     flags: u32,
 ) -> ssize_t {
-    let is_refused = |id| !world::lock().may_stay(id, Why::Spliced, "");
+    let is_refused = |id| !lock::lock().may_stay(id, Why::Spliced, "");
     let ours = [from, to].into_iter().filter_map(fds::conn);
     if errno::guarded(|| Ok(ours.filter(|id| is_refused(*id)).count())) != Ok(0) {
         return errno::tell(Err(libc::EINVAL));

@@ -9,7 +9,7 @@ use libc::{AF_INET, AF_INET6, SHUT_RD, SHUT_WR, sockaddr, sockaddr_in, sockaddr_
 
 use crate::log::Why;
 use crate::tuple::{Side, Tuple};
-use crate::{errno, fds, real, tcp, world};
+use crate::{errno, fds, lock, real, tcp};
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn connect(
@@ -26,7 +26,7 @@ pub(crate) unsafe extern "C-unwind" fn connect(
             if let Some(peer) = peer
                 && let Some(tuple) = Tuple::of(tcp::fd(fd), Side::Connector, Some(peer))
             {
-                let mut world = world::lock();
+                let mut world = lock::lock();
                 let known = fds::conn(fd).and_then(|id| world.conn(id));
                 // Asked again, it is the same connection.
                 if known.is_none_or(|known| known.tuple != tuple) {
@@ -62,12 +62,22 @@ unsafe fn peer(address: *const sockaddr, len: socklen_t) -> Option<SocketAddr> {
     }
 }
 
+/// What is to be let out, or answered, goes on before a wait that is the kernel's.
+fn before_wait() {
+    errno::beside(|| {
+        let mut world = lock::lock();
+        if !world.is_borrowed() {
+            world.progress();
+        }
+    });
+}
+
 /// A connection was accepted, or not.
 fn accepted(fd: c_int) -> c_int {
     if fd >= 0 {
         errno::beside(|| {
             if let Some(tuple) = Tuple::of(tcp::fd(fd), Side::Acceptor, None) {
-                world::lock().add(fd, tuple, Side::Acceptor);
+                lock::lock().add(fd, tuple, Side::Acceptor);
             }
         });
     }
@@ -80,6 +90,7 @@ pub(crate) unsafe extern "C-unwind" fn accept(
     address: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
+    before_wait();
     // SAFETY: the caller's promise is the same.
     accepted(unsafe { real::accept(fd, address, len) })
 }
@@ -91,6 +102,7 @@ pub(crate) unsafe extern "C-unwind" fn accept4(
     len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
+    before_wait();
     // SAFETY: the caller's promise is the same.
     accepted(unsafe { real::accept4(fd, address, len, flags) })
 }
@@ -105,7 +117,7 @@ pub(crate) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
                 libc::SHUT_RDWR => Shutdown::Both,
                 _ => return Err(libc::EINVAL),
             };
-            let mut world = world::lock();
+            let mut world = lock::lock();
             let kernels = world.conn(id).map_or(Ok(true), |conn| conn.shutdown(how))?;
             // Others may wait for what there is no more.
             world.wake_all();
@@ -132,7 +144,7 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     if level == libc::IPPROTO_TCP
         && name == libc::TCP_ULP
         && let Some(id) = fds::conn(fd)
-        && errno::guarded(|| Ok(world::lock().may_stay(id, Why::Protocol, ""))) != Ok(true)
+        && errno::guarded(|| Ok(lock::lock().may_stay(id, Why::Protocol, ""))) != Ok(true)
     {
         return errno::tell(Err(libc::EOPNOTSUPP));
     }
@@ -159,7 +171,7 @@ pub(crate) unsafe extern "C-unwind" fn getsockopt(
             // SAFETY: the kernel has put a number there, of so many bytes.
             let (error, len) = unsafe { (value.cast::<c_int>(), *len as usize) };
             if len == size_of::<c_int>()
-                && let Some(failed) = world::lock().conn(id).and_then(|conn| conn.take_failure())
+                && let Some(failed) = lock::lock().conn(id).and_then(|conn| conn.take_failure())
             {
                 // SAFETY: as above.
                 unsafe { error.write_unaligned(failed) };
@@ -178,7 +190,7 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
     if request == libc::FIONREAD
         && let Some(id) = fds::conn(fd)
         && let Ok(Some(bytes)) =
-            errno::guarded(|| Ok(world::lock().conn(id).and_then(|conn| conn.ready_bytes())))
+            errno::guarded(|| Ok(lock::lock().conn(id).and_then(|conn| conn.ready_bytes())))
     {
         // SAFETY: the manual's contract.
         if let Some(told) = unsafe { (argument as *mut c_int).as_mut() } {
@@ -195,7 +207,7 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     if let Some(id) = fds::conn(fd)
-        && errno::guarded(|| Ok(world::lock().may_stay(id, Why::Stdio, ""))) != Ok(true)
+        && errno::guarded(|| Ok(lock::lock().may_stay(id, Why::Stdio, ""))) != Ok(true)
     {
         errno::set(libc::EOPNOTSUPP);
         return std::ptr::null_mut();

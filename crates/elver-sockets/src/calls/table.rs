@@ -4,14 +4,14 @@ use std::ffi::c_int;
 
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC};
 
-use crate::{errno, fds, real, world};
+use crate::{errno, fds, lock, real};
 
 /// A descriptor is about to be closed. In a child that shares this memory until it runs another program, that is the
 /// child's copy alone.
 fn closing(fd: c_int) {
     if fds::is_ours(fd) {
         errno::beside(|| {
-            let mut world = world::lock();
+            let mut world = lock::lock();
             if !world.is_borrowed() {
                 world.close(fd);
             }
@@ -23,7 +23,7 @@ fn closing(fd: c_int) {
 fn copied(from: c_int, to: c_int) -> c_int {
     if to >= 0 && to != from && fds::is_ours(from) {
         errno::beside(|| {
-            let mut world = world::lock();
+            let mut world = lock::lock();
             if !world.is_borrowed() {
                 world.copied(from, to);
             }

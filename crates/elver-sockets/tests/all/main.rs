@@ -2,5 +2,6 @@
 
 mod common;
 mod debian;
+mod edges;
 mod programs;
 mod strangers;

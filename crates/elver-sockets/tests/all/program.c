@@ -280,19 +280,23 @@ static int echoes(int port, int count, uint64_t total) {
 
 // ---- one connection, after it is carried
 
-// Bytes to and fro until both ends have said in the log that a stream carries them.
-// Until so many ends have said that a stream carries them.
+// How many ends have said in the log that a stream carries them.
+static int carried_ends(void) {
+    FILE *log = fopen(getenv("ELVER_STREAMS_LOG"), "r");
+    int said = 0;
+    char line[512];
+    while (log && fgets(line, sizeof line, log)) said += strstr(line, "by a stream") != NULL;
+    if (log) fclose(log);
+    return said;
+}
+
+// Bytes to and fro until so many ends have said it.
 static void await_carried_ends(int fd, int ends) {
     char byte = 1;
     for (int round = 0; round < 100000; round++) {
         write_all(fd, &byte, 1);
         read_all(fd, &byte, 1);
-        FILE *log = fopen(getenv("ELVER_STREAMS_LOG"), "r");
-        int said = 0;
-        char line[512];
-        while (log && fgets(line, sizeof line, log)) said += strstr(line, "by a stream") != NULL;
-        if (log) fclose(log);
-        if (said >= ends) return;
+        if (carried_ends() >= ends) return;
     }
     CHECK(!"it is carried");
 }
@@ -836,6 +840,7 @@ static int blurts(int port, const char *how) {
     await_carried(fd);
     write_all(fd, big, sizeof big);
     if (!strcmp(how, "exit")) exit(0);
+    if (!strcmp(how, "quick_exit")) quick_exit(0);
     _exit(0);
 }
 
@@ -938,6 +943,8 @@ static int intrudes(const char *other, const char *own) {
     return 0;
 }
 
+#include "edges.c"
+
 int main(int argc, char **argv) {
     CHECK(argc >= 3);
     int port = atoi(argv[2]);
@@ -956,6 +963,10 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "hurry")) return seed = atoll(argv[4]), hurries(port, atoi(argv[3]));
     if (!strcmp(argv[1], "ping")) return pings(port, atoi(argv[3]), argc > 4 ? atoi(argv[4]) : 0);
     if (!strcmp(argv[1], "count")) return counts(port);
+    if (!strcmp(argv[1], "drain")) return drains(port);
+    if (!strcmp(argv[1], "fork-handlers")) return forks_with_handlers(port);
+    if (!strcmp(argv[1], "farewell")) return says_farewell_at_exit(port);
+    if (!strcmp(argv[1], "deaf")) return is_deaf(port);
     CHECK(!strcmp(argv[1], "echo"));
     seed = atoll(argv[5]);
     return echoes(port, atoi(argv[3]), atoll(argv[4]));

@@ -165,7 +165,7 @@ fn a_peer_that_is_killed_is_heard_of() {
 /// Whoever ends without closing has sent what it wrote.
 #[test]
 fn what_was_written_arrives_when_a_process_ends() {
-    for (group, how) in [(10, "exit"), (11, "_exit")] {
+    for (group, how) in [(10, "exit"), (11, "_exit"), (23, "quick_exit")] {
         let (host, port) = (Host::new(group), port());
         let (program, at) = (program(), number(port.into()));
         let server = host.serve(&[&program, "count", &at], port);

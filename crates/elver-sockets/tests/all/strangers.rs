@@ -1,6 +1,6 @@
 //! Those who are no end of a connection, and would be.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -118,10 +118,8 @@ fn a_stream_of_no_connection_is_refused() {
     (&stranger).write_all(b"ELVTCP\0\x01only a guess, 1234567890").unwrap();
     (&stranger).flush().unwrap();
     stranger.set_read_timeout(WAIT).unwrap();
-    match (&stranger).read(&mut [0; 64]) {
-        Ok(read) => assert_eq!(read, 0),
-        Err(error) => assert_ne!(error.kind(), std::io::ErrorKind::TimedOut, "{error}"),
-    }
+    let refused = (&stranger).read(&mut [0; 64]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionReset, "{refused}");
     for client in [first, second] {
         succeeded("the client", &client.wait_with_output().unwrap());
     }
@@ -166,9 +164,12 @@ fn an_end_that_was_kept_is_told() {
     let silent = silent.wait(WAIT).unwrap();
     tcp.shutdown(Shutdown::Write).unwrap();
     assert_eq!(tcp.read(&mut [0; 8]).unwrap(), 0);
+    // Nobody waits for his sake when he is given up, as for the last words of one that is used.
+    silent.set_read_timeout(WAIT).unwrap();
+    let refused = (&silent).read(&mut [0]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionReset, "{refused}");
     succeeded("the client", &first.wait_with_output().unwrap());
     server.ends();
-    drop(silent);
 }
 
 /// Whoever goes on connecting streams that say nothing keeps nobody's end: those that come when an offer is void are none

@@ -1,0 +1,82 @@
+//! What programs do with connections beside reading and writing them (`edges.c`).
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+use elver::Session;
+use elver_stream::{Listener, ListenerOptions};
+use elver_testkit::wait_for;
+
+use crate::common::{Host, port, program, succeeded};
+
+/// Runs a client against a server of threads that gives back what it gets from so many connections.
+fn beside_threads(group: u8, count: &str, client: &str) -> Host {
+    let (host, port) = (Host::new(group), port());
+    let (program, at) = (program(), port.to_string());
+    let server = host.serve(&[&program, "serve", &at, "threads", count], port);
+    host.run(&[&program, client, &at]);
+    server.wait();
+    host
+}
+
+/// A peer that took the stream, and closes the connection by TCP before it has heard which connection that is of: its
+/// process may make no call for ever, and the stream says nothing.
+#[test]
+fn an_end_by_tcp_is_told_where_the_stream_says_nothing() {
+    let host = Host::new(24);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let session = Session::connect(host.node_path()).unwrap();
+    let streams = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let program = program();
+    let client = host.command(&[&program, "drain", &port.to_string()]).spawn().unwrap();
+    let (mut tcp, _) = listener.accept().unwrap();
+    tcp.read_exact(&mut [0]).unwrap();
+    let tuple = format!("{}-{}", tcp.peer_addr().unwrap(), tcp.local_addr().unwrap());
+    let at =
+        |end: &str| SocketAddr::from_abstract_name(format!("elver-tcp/{end}/{tuple}")).unwrap();
+    let name = UnixDatagram::bind_addr(&at("accepted")).unwrap();
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let until_ns = (now.tv_sec as u64 + 1) * 1_000_000_000 + now.tv_nsec as u64;
+    let mut offer = b"ELVTCP\x01\x02".to_vec();
+    offer.extend_from_slice(&session.gid().0);
+    offer.extend_from_slice(&streams.port().to_le_bytes());
+    offer.extend_from_slice(&[7; 16]);
+    offer.extend_from_slice(&until_ns.to_le_bytes());
+    let _stream = wait_for("the client to connect a stream", || {
+        let _ = name.send_to_addr(&offer, &at("connected"));
+        streams.try_accept().unwrap()
+    });
+    wait_for("it to be in use", || {
+        (host.lines("Connector: by a stream from here on") == 1).then_some(())
+    });
+    tcp.write_all(&[1; 1_000]).unwrap();
+    drop(tcp);
+    succeeded("the client", &client.wait_with_output().unwrap());
+}
+
+/// Handlers of a fork may use connections, and take what another thread has while it waits for one.
+#[test]
+fn handlers_of_a_fork_use_connections() {
+    let host = beside_threads(25, "1", "fork-handlers");
+    assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
+}
+
+/// A handler that was registered before the first connection writes, and hears an answer, as the process ends.
+#[test]
+fn what_is_written_at_the_end_of_a_process_arrives() {
+    let (host, port) = (Host::new(26), port());
+    let (program, at) = (program(), port.to_string());
+    let server = host.serve(&[&program, "count", &at], port);
+    host.run(&[&program, "farewell", &at]);
+    server.ends();
+    assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
+}
+
+#[test]
+fn what_was_shut_for_reading_stays_shut() {
+    let host = beside_threads(29, "1", "deaf");
+    assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
+}
