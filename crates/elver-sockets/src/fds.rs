@@ -9,7 +9,8 @@ const FDS_MAX: usize = 1 << 16;
 const EPOLL: u32 = 1 << 31;
 /// It has connections of ours.
 const WATCHES: u32 = 1 << 30;
-/// A socket that an epoll had before it was connected.
+/// A socket that an epoll had before it was connected; with a number behind, a connection that had it and is the kernel's
+/// alone by now.
 const EARLY: u32 = 1 << 29;
 
 static FDS: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
@@ -59,7 +60,18 @@ pub(crate) fn is_early(fd: RawFd) -> bool {
     word(fd) == EARLY
 }
 
-/// Whether it is anything of ours.
+/// Whether it is of the connection that had this number, which is the kernel's alone by now: else it was closed.
+pub(crate) fn has_stayed(fd: RawFd, number: u32) -> bool {
+    word(fd) == EARLY | number
+}
+
+/// Whether it is a connection, an epoll, or a socket that an epoll has.
+pub(crate) fn is_known(fd: RawFd) -> bool {
+    let word = word(fd);
+    word != 0 && (word & EARLY == 0 || word == EARLY)
+}
+
+/// Whether anything is noted of it.
 #[inline]
 pub(crate) fn is_ours(fd: RawFd) -> bool {
     word(fd) != 0
@@ -78,6 +90,11 @@ pub(crate) fn set_epoll(fd: RawFd, number: u32, watches: bool) -> bool {
 /// Notes that an epoll has a descriptor whose socket is not connected; whether there is room for that.
 pub(crate) fn set_early(fd: RawFd) -> bool {
     set(fd, EARLY)
+}
+
+/// Notes that it is of a connection that is the kernel's alone from here on.
+pub(crate) fn set_stayed(fd: RawFd, number: u32) {
+    set(fd, EARLY | number);
 }
 
 /// It is the kernel's alone.

@@ -27,6 +27,7 @@ pub(crate) enum Why {
     Passed,
     Protocol,
     Spliced,
+    ZeroCopy,
 }
 
 impl fmt::Display for Why {
@@ -45,6 +46,7 @@ impl fmt::Display for Why {
             Why::Passed => "it was passed to another process",
             Why::Protocol => "the kernel puts a protocol above it",
             Why::Spliced => "it was joined to a pipe",
+            Why::ZeroCopy => "it sends without copies",
         })
     }
 }

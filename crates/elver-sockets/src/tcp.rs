@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, getpeername, ipproto, recvmsg,
@@ -20,6 +20,17 @@ pub(crate) fn fd<'a>(fd: RawFd) -> BorrowedFd<'a> {
 pub(crate) fn is_unconnected(fd: BorrowedFd<'_>) -> bool {
     let is_tcp = sockopt::socket_protocol(fd).is_ok_and(|protocol| protocol == Some(ipproto::TCP));
     is_tcp && getpeername(fd).is_err() && sockopt::socket_acceptconn(fd) == Ok(false)
+}
+
+/// Whether what it sends with `MSG_ZEROCOPY` stays in the program's memory until the kernel says that it is sent.
+pub(crate) fn sends_without_copies(fd: BorrowedFd<'_>) -> bool {
+    let (mut is_set, mut len) = (0, size_of::<c_int>() as libc::socklen_t);
+    let (value, fd) = (std::ptr::from_mut::<c_int>(&mut is_set).cast(), fd.as_raw_fd());
+    // SAFETY: a number of that size fits there.
+    let told = unsafe {
+        crate::real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ZEROCOPY, value, &mut len)
+    };
+    told == 0 && is_set != 0
 }
 
 /// Receives at most so many bytes.

@@ -13,6 +13,7 @@ use elver_stream::Interest;
 use libc::{POLLIN, pollfd, sigset_t, timespec};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::conn::{ALWAYS, READS};
 use crate::lock::{self, Locked};
 use crate::sleeper::Sleeper;
 use crate::world::World;
@@ -34,6 +35,41 @@ pub(crate) trait Wanted {
     fn watched(&self, world: &mut World) -> Vec<(u32, Interest)>;
     /// The kernel's part of it.
     fn kernels(&self, world: &mut World, fds: &mut Vec<pollfd>);
+}
+
+/// What a call waits for at its one connection, whatever becomes of the descriptor that it was made with.
+pub(crate) struct OfConn {
+    pub(crate) id: u32,
+    pub(crate) events: i16,
+}
+
+impl Wanted for OfConn {
+    fn look(&mut self, world: &mut World, kernel: bool) -> bool {
+        // One that is gone is told by the next try.
+        let Some(conn) = world.conn(self.id) else { return true };
+        if conn.is_carried() {
+            return conn.events(self.events) & !ALWAYS != 0;
+        }
+        let mut fds = [asked(conn.socket().as_raw_fd(), self.events)];
+        let now = timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the entry and the time stand in this function.
+        kernel && unsafe { real::ppoll(fds.as_mut_ptr(), 1, &now, std::ptr::null()) } > 0
+    }
+
+    fn watched(&self, world: &mut World) -> Vec<(u32, Interest)> {
+        let conn = world.conn(self.id).filter(|conn| conn.is_carried());
+        let interest = conn.and_then(|conn| conn.interest(self.events));
+        interest.map(|interest| (self.id, interest)).into_iter().collect()
+    }
+
+    fn kernels(&self, world: &mut World, fds: &mut Vec<pollfd>) {
+        let Some(conn) = world.conn(self.id) else { return };
+        if conn.is_carried() {
+            fds.extend(conn.watch(self.events & READS != 0));
+        } else {
+            fds.push(asked(conn.socket().as_raw_fd(), self.events));
+        }
+    }
 }
 
 thread_local! {

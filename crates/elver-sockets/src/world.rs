@@ -256,7 +256,9 @@ impl World {
                 if conn.keeps_end {
                     self.epolls.values().for_each(|epoll| epoll.tell_again(id));
                 }
-                self.remove(id);
+                let fds = self.remove(id).map_or(Vec::new(), |conn| conn.fds);
+                // Who waits for it goes on with the kernel.
+                fds.into_iter().for_each(|fd| fds::set_stayed(fd, id));
                 self.wake_all();
                 true
             }

@@ -23,21 +23,27 @@ struct InEpoll<'a> {
     number: u32,
     events: &'a mut [epoll_event],
     told: usize,
+    /// It was closed meanwhile.
+    is_gone: bool,
 }
 
 impl Wanted for InEpoll<'_> {
     fn look(&mut self, world: &mut World, kernel: bool) -> bool {
+        let Some(descriptor) = self.descriptor(world) else {
+            self.is_gone = true;
+            return true;
+        };
         self.told = world.tell_epoll(self.number, self.events);
         // Who always finds something here must not keep the kernel's from being told.
         let due = self.told > 0 && world.is_kernel_s_turn();
         if (kernel || due) && self.told < self.events.len() {
             let rest = &mut self.events[self.told..];
-            let (mut told, is_stirred) = look_at_kernel(self.epoll, rest);
+            let (mut told, is_stirred) = look_at_kernel(descriptor, rest);
             if let Some(epoll) = world.epolls.get_mut(&self.number) {
                 if is_stirred {
                     epoll.calm();
                     // It may have taken the room of another.
-                    told += look_at_kernel(self.epoll, &mut rest[told..]).0;
+                    told += look_at_kernel(descriptor, &mut rest[told..]).0;
                 }
                 epoll.told_by_kernel(&rest[..told]);
             }
@@ -53,7 +59,7 @@ impl Wanted for InEpoll<'_> {
     }
 
     fn kernels(&self, world: &mut World, all: &mut Vec<pollfd>) {
-        all.push(asked(self.epoll, POLLIN));
+        all.extend(self.descriptor(world).map(|epoll| asked(epoll, POLLIN)));
         for (id, asked) in self.carried(world) {
             all.extend(world.conn(id).and_then(|conn| conn.watch(asked & READS != 0)));
         }
@@ -61,6 +67,14 @@ impl Wanted for InEpoll<'_> {
 }
 
 impl InEpoll<'_> {
+    /// One that it has: that which the call was made with may be another's by now.
+    fn descriptor(&self, world: &World) -> Option<RawFd> {
+        if self.number == 0 || fds::epoll(self.epoll) == Some(self.number) {
+            return Some(self.epoll);
+        }
+        world.epolls.get(&self.number)?.fds.first().copied()
+    }
+
     /// Carried connections, and what is asked about each.
     fn carried(&self, world: &mut World) -> Vec<(u32, i16)> {
         let Some(epoll) = world.epolls.get(&self.number) else { return Vec::new() };
@@ -112,7 +126,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
 /// may become one.
 fn done_early(epoll: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) {
     let is_new =
-        || operation == EPOLL_CTL_ADD && !fds::is_ours(fd) && tcp::is_unconnected(tcp::fd(fd));
+        || operation == EPOLL_CTL_ADD && !fds::is_known(fd) && tcp::is_unconnected(tcp::fd(fd));
     if fds::is_early(fd) || is_new() {
         let event = event.filter(|_| operation != EPOLL_CTL_DEL);
         errno::beside(|| {
@@ -190,8 +204,11 @@ unsafe fn waits(
     let events = unsafe { std::slice::from_raw_parts_mut(events, len) };
     // One that is not known has nothing of ours.
     let number = fds::epoll(epoll).unwrap_or_default();
-    let mut wanted = InEpoll { epoll, number, events, told: 0 };
+    let mut wanted = InEpoll { epoll, number, events, told: 0, is_gone: false };
     wait::until(&mut wanted, wait::deadline(at_most), mask)?;
+    if wanted.is_gone {
+        return Err(libc::EBADF);
+    }
     Ok(wanted.told as c_int)
 }
 

@@ -14,15 +14,14 @@ use libc::{
 use rustix::net::{RecvFlags, sockopt};
 
 use crate::carried::{Done, PEEKED_MAX};
-use crate::polled::Polled;
-use crate::wait::Wanted;
+use crate::wait::{OfConn, Wanted};
 use crate::world::World;
 use crate::{errno, fds, lock, real, tcp, wait};
 
 /// Flags of a call that are handed on.
 const KNOWN: c_int = MSG_PEEK | libc::MSG_TRUNC;
 
-/// Whether a descriptor's calls do not wait.
+/// Whether a descriptor's calls do not wait: to be asked before a call waits, since the number may be another's then.
 pub(super) fn is_nonblocking(fd: RawFd) -> bool {
     rustix::fs::fcntl_getfl(tcp::fd(fd))
         .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
@@ -54,13 +53,17 @@ fn read_some(
     read: &mut usize,
     flags: c_int,
 ) -> Option<Result<usize, c_int>> {
+    let id = fds::conn(fd)?;
     let (mut deadline, mut seen) = (None, None);
-    let waits = flags & MSG_DONTWAIT == 0;
-    let waits_for_all = flags & MSG_WAITALL != 0 && waits && !is_nonblocking(fd);
+    let mut waits = (flags & MSG_DONTWAIT != 0).then_some(false);
+    let waits_for_all =
+        flags & MSG_WAITALL != 0 && *waits.get_or_insert_with(|| !is_nonblocking(fd));
     loop {
-        let id = fds::conn(fd)?;
         let done = match errno::guarded(|| Ok(try_read(id, bufs, flags))) {
-            Ok(done) => done?,
+            Ok(Some(done)) => done,
+            Ok(None) if fds::has_stayed(fd, id) => return None,
+            // It was closed meanwhile, and the number may be another's.
+            Ok(None) => Done::Failed(libc::EBADF),
             Err(error) => Done::Failed(error),
         };
         match done {
@@ -91,11 +94,11 @@ fn read_some(
             Done::Failed(_) if *read > 0 => return Some(Ok(*read)),
             Done::Failed(error) => return Some(Err(error)),
             Done::Wait => {
-                if !waits || is_nonblocking(fd) {
+                if !*waits.get_or_insert_with(|| !is_nonblocking(fd)) {
                     return Some(if *read > 0 { Ok(*read) } else { Err(libc::EAGAIN) });
                 }
                 let until = *deadline.get_or_insert_with(|| wait::deadline(receive_timeout(fd)));
-                match wait_for(fd, POLLIN, until) {
+                match wait_for(id, POLLIN, until) {
                     Ok(true) => {}
                     Ok(false) | Err(_) if *read > 0 => return Some(Ok(*read)),
                     Ok(false) => return Some(Err(libc::EAGAIN)),
@@ -109,8 +112,10 @@ fn read_some(
 /// Reads without waiting; none if the connection is the kernel's alone.
 fn try_read(id: u32, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> Option<Done> {
     let mut world = lock::lock();
-    if flags & libc::MSG_OOB != 0 && world.may_stay(id, crate::log::Why::OutOfBand, "") {
-        return None;
+    if flags & libc::MSG_OOB != 0 {
+        // A stream has no urgent data.
+        let stays = world.may_stay(id, crate::log::Why::OutOfBand, "");
+        return (!stays).then_some(Done::Failed(libc::EINVAL));
     }
     world.touch(id);
     world.progress();
@@ -146,14 +151,18 @@ impl Wanted for Ahead {
     fn kernels(&self, _: &mut World, _: &mut Vec<pollfd>) {}
 }
 
-/// Waits for one descriptor; false when the time has passed.
+/// Waits for one connection; false when the time has passed.
 pub(super) fn wait_for(
-    fd: RawFd,
+    id: u32,
     events: i16,
     deadline: Option<std::time::Instant>,
 ) -> Result<bool, c_int> {
-    let all = &mut [wait::asked(fd, events)];
-    wait::until(&mut Polled { all, tells_ends: false }, deadline, ptr::null())
+    wait::until(&mut OfConn { id, events }, deadline, ptr::null())
+}
+
+/// Whether a call takes errors alone (`MSG_ERRQUEUE`), which are the kernel's to tell.
+fn takes_errors(flags: c_int) -> bool {
+    flags & libc::MSG_ERRQUEUE != 0
 }
 
 /// A program's buffer.
@@ -183,7 +192,7 @@ fn told(result: Result<usize, c_int>) -> ssize_t {
 
 macro_rules! or_real {
     ($fd:ident, $bufs:expr, $flags:expr, $real:expr) => {{
-        if fds::conn($fd).is_none() {
+        if fds::conn($fd).is_none() || takes_errors($flags) {
             // SAFETY: the caller's promise is the same.
             return unsafe { $real };
         }
@@ -228,7 +237,7 @@ pub(crate) unsafe extern "C-unwind" fn recv(
 /// None if none are to be discarded here.
 fn discard(fd: RawFd, len: size_t, flags: c_int) -> Option<Result<usize, c_int>> {
     const MOST: usize = 1 << 16;
-    if flags & libc::MSG_TRUNC == 0 || fds::conn(fd).is_none() {
+    if flags & libc::MSG_TRUNC == 0 || takes_errors(flags) || fds::conn(fd).is_none() {
         return None;
     }
     let mut bytes = vec![0; len.min(MOST)];
@@ -287,7 +296,7 @@ pub(crate) unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if fds::conn(fd).is_none() || count == 0 {
+    if fds::conn(fd).is_none() || takes_errors(flags) || count == 0 {
         // SAFETY: the caller's promise is the same.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }

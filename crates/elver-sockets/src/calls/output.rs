@@ -12,21 +12,25 @@ use rustix::net::SendFlags;
 
 use super::input::{is_nonblocking, send_timeout, wait_for};
 use crate::carried::Done;
+use crate::conn::Conn;
 use crate::log::Why;
-use crate::{errno, fds, lock, real, wait};
+use crate::{errno, fds, lock, real, tcp, wait};
 
 /// Bytes of a file that are sent at once.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Writes, if the descriptor is a connection of ours; else none.
 fn write_conn(fd: RawFd, bufs: &mut [IoSlice<'_>], flags: c_int) -> Option<Result<usize, c_int>> {
+    let id = fds::conn(fd)?;
     let all: usize = bufs.iter().map(|buf| buf.len()).sum();
     let (mut bufs, mut written, mut deadline) = (bufs, 0, None);
+    let mut waits = (flags & MSG_DONTWAIT != 0).then_some(false);
     loop {
-        let Some(id) = fds::conn(fd) else { return rest(fd, bufs, flags, written) };
         let done = match errno::guarded(|| Ok(try_write(id, bufs, all - written, flags))) {
             Ok(Some(done)) => done,
-            Ok(None) => return rest(fd, bufs, flags, written),
+            Ok(None) if fds::has_stayed(fd, id) => return rest(fd, bufs, flags, written),
+            // It was closed meanwhile, and the number may be another's.
+            Ok(None) => Done::Failed(libc::EBADF),
             Err(error) => Done::Failed(error),
         };
         match done {
@@ -46,11 +50,11 @@ fn write_conn(fd: RawFd, bufs: &mut [IoSlice<'_>], flags: c_int) -> Option<Resul
                 return Some(Err(error));
             }
             Done::Wait => {
-                if flags & MSG_DONTWAIT != 0 || is_nonblocking(fd) {
+                if !*waits.get_or_insert_with(|| !is_nonblocking(fd)) {
                     return Some(if written > 0 { Ok(written) } else { Err(libc::EAGAIN) });
                 }
                 let until = *deadline.get_or_insert_with(|| wait::deadline(send_timeout(fd)));
-                match wait_for(fd, POLLOUT, until) {
+                match wait_for(id, POLLOUT, until) {
                     Ok(true) => {}
                     Ok(false) | Err(_) if written > 0 => return Some(Ok(written)),
                     Ok(false) => return Some(Err(libc::EAGAIN)),
@@ -66,8 +70,17 @@ fn try_write(id: u32, bufs: &[IoSlice<'_>], all: usize, flags: c_int) -> Option<
     // More is to come: the kernel's TCP is told, a stream sends it all the same.
     let known = SendFlags::from_bits_retain((flags & libc::MSG_MORE) as u32);
     let mut world = lock::lock();
-    if flags & MSG_OOB != 0 {
-        let stays = world.may_stay(id, Why::OutOfBand, "");
+    // What a stream cannot do. Without `SO_ZEROCOPY` that flag says nothing.
+    let why = if flags & MSG_OOB != 0 {
+        Some(Why::OutOfBand)
+    } else if flags & libc::MSG_ZEROCOPY != 0 {
+        let is_set = |conn: &mut Conn| tcp::sends_without_copies(conn.socket());
+        world.conn(id).is_some_and(is_set).then_some(Why::ZeroCopy)
+    } else {
+        None
+    };
+    if let Some(why) = why {
+        let stays = world.may_stay(id, why, "");
         return (!stays).then_some(Done::Failed(libc::EOPNOTSUPP));
     }
     world.touch(id);
@@ -217,7 +230,9 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: the manual's contract.
-    errno::beside(|| unsafe { passed(message) });
+    if let Err(error) = errno::guarded(|| unsafe { passed(message) }) {
+        return errno::tell(Err(error));
+    }
     or_real!(
         fd,
         buffers((*message).msg_iov, (*message).msg_iovlen),
@@ -228,9 +243,12 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(
 
 /// Connections that a process hands to another stay with TCP.
 ///
+/// # Errors
+/// `EOPNOTSUPP` for one that a stream carries, or may: it is this process's alone.
+///
 /// # Safety
 /// The manual's contract for a message.
-unsafe fn passed(message: *const msghdr) {
+unsafe fn passed(message: *const msghdr) -> Result<(), c_int> {
     // SAFETY: the caller's promise; these walk along the message's control part, which they keep to.
     unsafe {
         let mut head = libc::CMSG_FIRSTHDR(message);
@@ -240,13 +258,15 @@ unsafe fn passed(message: *const msghdr) {
                 let count = (control.cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<c_int>();
                 for at in 0..count {
                     if let Some(id) = fds::conn(data.add(at).read_unaligned()) {
-                        lock::lock().stay(id, Why::Passed, "");
+                        let stays = lock::lock().may_stay(id, Why::Passed, "");
+                        stays.then_some(()).ok_or(libc::EOPNOTSUPP)?;
                     }
                 }
             }
             head = libc::CMSG_NXTHDR(message, head);
         }
     }
+    Ok(())
 }
 
 /// As [`sendmsg`]: one message at a time, as the manual allows.
@@ -258,6 +278,13 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     if fds::conn(fd).is_none() || count == 0 {
+        let mut all = (0..count as usize).map(|at| {
+            // SAFETY: the manual's contract: so many stand there.
+            unsafe { passed(&(*messages.add(at)).msg_hdr) }
+        });
+        if let Err(error) = errno::guarded(|| all.try_for_each(|it| it)) {
+            return errno::tell(Err(error));
+        }
         // SAFETY: the caller's promise is the same.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     }

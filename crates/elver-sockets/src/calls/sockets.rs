@@ -132,7 +132,8 @@ pub(crate) unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int 
     }
 }
 
-/// What the kernel puts above a connection, TLS above all, sees TCP's bytes alone.
+/// What the kernel puts above a connection, TLS above all, sees TCP's bytes alone, and so does what tells that it needs a
+/// program's memory no more.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
@@ -141,15 +142,32 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    if level == libc::IPPROTO_TCP
-        && name == libc::TCP_ULP
+    let why = match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_ULP) => Some(Why::Protocol),
+        // SAFETY: the manual's contract.
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) if unsafe { is_on(value, len) } => {
+            Some(Why::ZeroCopy)
+        }
+        _ => None,
+    };
+    if let Some(why) = why
         && let Some(id) = fds::conn(fd)
-        && errno::guarded(|| Ok(lock::lock().may_stay(id, Why::Protocol, ""))) != Ok(true)
+        && errno::guarded(|| Ok(lock::lock().may_stay(id, why, ""))) != Ok(true)
     {
         return errno::tell(Err(libc::EOPNOTSUPP));
     }
     // SAFETY: the caller's promise is the same.
     unsafe { real::setsockopt(fd, level, name, value, len) }
+}
+
+/// Whether an option is switched on.
+///
+/// # Safety
+/// The manual's contract.
+unsafe fn is_on(value: *const c_void, len: socklen_t) -> bool {
+    let has_number = !value.is_null() && len as usize >= size_of::<c_int>();
+    // SAFETY: the caller's promise: so many bytes stand there.
+    has_number && unsafe { value.cast::<c_int>().read_unaligned() } != 0
 }
 
 /// The kernel knows nothing of what a stream failed with.

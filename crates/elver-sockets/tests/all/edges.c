@@ -90,6 +90,125 @@ static int says_farewell_at_exit(int port) {
     exit(0);
 }
 
+// ---- numbers of descriptors that are another's when a call comes back
+
+static char many[8 << 20];
+static _Atomic int waiter;
+static _Atomic int came_back;
+
+static void *waits_in_read(void *fd) {
+    char bytes[6];
+    waiter = gettid();
+    CHECK(read(*(int *)fd, bytes, sizeof bytes) == -1 && errno == EBADF);
+    came_back = 1;
+    return NULL;
+}
+
+static void *waits_in_write(void *fd) {
+    waiter = gettid();
+    CHECK(write(*(int *)fd, many, sizeof many) < (ssize_t)sizeof many);
+    came_back = 1;
+    return NULL;
+}
+
+static void *waits_in_epoll(void *epoll) {
+    struct epoll_event event;
+    waiter = gettid();
+    CHECK(epoll_wait(*(int *)epoll, &event, 1, 30000) == -1 && errno == EBADF);
+    came_back = 1;
+    return NULL;
+}
+
+static pthread_t waits(void *(*how)(void *), int *fd) {
+    pthread_t thread;
+    waiter = came_back = 0;
+    CHECK(pthread_create(&thread, NULL, how, fd) == 0);
+    while (!waiter) usleep(1000);
+    await_sleep(waiter);
+    return thread;
+}
+
+static void await_return(pthread_t thread, int other) {
+    char bytes[64];
+    for (int round = 0; !came_back && round < 20000; round++) {
+        CHECK(recv(other, bytes, sizeof bytes, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+        usleep(1000);
+    }
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(recv(other, bytes, sizeof bytes, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+}
+
+// Puts another socket in a connection's place while a thread waits in a call of that.
+static int reuses(int port) {
+    char bytes[6];
+    int pair[2], fd = connects(port), second = connects(port);
+    await_carried(fd);
+    await_carried_ends(second, 4);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    pthread_t thread = waits(waits_in_read, &fd);
+    CHECK(dup2(pair[0], fd) == fd);
+    CHECK(send(pair[1], "stolen", 6, 0) == 6);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(recv(fd, bytes, 6, MSG_DONTWAIT) == 6 && !memcmp(bytes, "stolen", 6));
+    // An epoll whose number is another's.
+    int epoll = epoll_create1(0), other = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, second, &event) == 0);
+    thread = waits(waits_in_epoll, &epoll);
+    CHECK(dup2(other, epoll) == epoll);
+    CHECK(epoll_ctl(other, EPOLL_CTL_ADD, pair[0], &event) == 0);
+    CHECK(send(pair[1], "stolen", 6, 0) == 6);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(recv(fd, bytes, 6, MSG_DONTWAIT) == 6);
+    // The peer gives bytes back that nobody reads, so that at last neither end can write.
+    thread = waits(waits_in_write, &second);
+    CHECK(dup2(pair[0], second) == second);
+    await_return(thread, pair[1]);
+    return 0;
+}
+
+// ---- what a stream cannot do
+
+// Hands a descriptor to another process, by this way or that.
+static ssize_t hands_over(int to, int fd, int many) {
+    union { char space[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control = {{0}};
+    struct iovec byte = {"x", 1};
+    struct mmsghdr message = {{.msg_iov = &byte, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control}};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message.msg_hdr);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    return many ? sendmmsg(to, &message, 1, 0) : sendmsg(to, &message.msg_hdr, 0);
+}
+
+// Against a server that gives back what it gets.
+static int cannot(int port) {
+    char byte;
+    int fd = connects(port), fresh = connects(port), pair[2], one = 1;
+    struct iovec room = {&byte, 1};
+    struct msghdr message = {.msg_iov = &room, .msg_iovlen = 1};
+    await_carried(fd);
+    write_all(fd, "b", 1);
+    wait_in_poll(fd, POLLIN);
+    // Errors and urgent bytes there are none, and the byte that came is none of them.
+    CHECK(recvmsg(fd, &message, MSG_ERRQUEUE) == -1 && errno == EAGAIN);
+    CHECK(recv(fd, &byte, 1, MSG_ERRQUEUE | MSG_TRUNC) == -1 && errno == EAGAIN);
+    CHECK(recv(fd, &byte, 1, MSG_OOB) == -1 && errno == EINVAL);
+    CHECK(recv(fd, &byte, 1, MSG_DONTWAIT) == 1 && byte == 'b');
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == -1 && errno == EOPNOTSUPP);
+    // Without it the flag says nothing.
+    CHECK(send(fd, "c", 1, MSG_ZEROCOPY) == 1 && recv(fd, &byte, 1, 0) == 1 && byte == 'c');
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    for (int many = 0; many < 2; many++) CHECK(hands_over(pair[0], fd, many) == -1 && errno == EOPNOTSUPP);
+    CHECK(recv(pair[1], &byte, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+    write_all(fd, "d", 1);
+    CHECK(recv(fd, &byte, 1, 0) == 1 && byte == 'd');
+    // One that has not been agreed on stays with TCP.
+    CHECK(hands_over(pair[0], fresh, 1) == 1);
+    return close(fresh) | close(fd);
+}
+
 // Shut for reading before a stream carries it: it reads what came, and then an end.
 static int is_deaf(int port) {
     char byte = 1;

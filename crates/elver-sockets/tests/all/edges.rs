@@ -75,6 +75,19 @@ fn what_is_written_at_the_end_of_a_process_arrives() {
     assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
 }
 
+/// A call that waits belongs to the connection that it was made for, whatever its number comes to mean.
+#[test]
+fn a_call_that_waits_leaves_another_connection_alone() {
+    beside_threads(27, "2", "reuse");
+}
+
+#[test]
+fn what_a_stream_cannot_do_is_refused_and_takes_nothing() {
+    let host = beside_threads(28, "2", "cannot");
+    assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
+    assert!(host.lines("it was passed to another process") > 0, "{}", host.log());
+}
+
 #[test]
 fn what_was_shut_for_reading_stays_shut() {
     let host = beside_threads(29, "1", "deaf");
