@@ -1,7 +1,7 @@
 //! What a program has asked its epolls about connections of ours.
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
 use libc::{
@@ -11,6 +11,7 @@ use libc::{
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::conn::{ALWAYS, Conn, READS, WRITES};
+use crate::own::Own;
 use crate::{fds, real};
 
 /// What the kernel tells of an epoll that has its first connection of ours, until no thread waits in it that would hear
@@ -36,7 +37,7 @@ pub(crate) struct Epoll {
     first: usize,
     is_stirred: bool,
     /// What has the kernel's epoll tell something, and since when.
-    stir: Option<(OwnedFd, Instant)>,
+    stir: Option<(Own, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,10 +112,11 @@ impl Epoll {
     /// already hears of the first connection when it waits anew.
     pub(crate) fn stir(&mut self) {
         let Some(epoll) = self.fds.first() else { return };
-        let Ok(stir) = eventfd(1, EventfdFlags::CLOEXEC) else { return };
+        let Ok(stir) = eventfd(1, EventfdFlags::CLOEXEC).map(Own::new) else { return };
         let mut event = epoll_event { events: EPOLLIN as u32, u64: STIRRED };
         // SAFETY: the event stands here.
-        let told = unsafe { real::epoll_ctl(*epoll, EPOLL_CTL_ADD, stir.as_raw_fd(), &mut event) };
+        let told =
+            unsafe { real::epoll_ctl(*epoll, EPOLL_CTL_ADD, stir.as_fd().as_raw_fd(), &mut event) };
         self.is_stirred = told == 0;
         self.stir = self.is_stirred.then(|| (stir, Instant::now()));
     }
@@ -134,7 +136,7 @@ impl Epoll {
         if let Some(epoll) = self.fds.first() {
             let none = std::ptr::null_mut();
             // SAFETY: a deletion needs no event.
-            unsafe { real::epoll_ctl(*epoll, EPOLL_CTL_DEL, stir.as_raw_fd(), none) };
+            unsafe { real::epoll_ctl(*epoll, EPOLL_CTL_DEL, stir.as_fd().as_raw_fd(), none) };
         }
     }
 

@@ -12,6 +12,8 @@ const WATCHES: u32 = 1 << 30;
 /// A socket that an epoll had before it was connected; with a number behind, a connection that had it and is the kernel's
 /// alone by now.
 const EARLY: u32 = 1 << 29;
+/// This library's own.
+const OWN: u32 = 1 << 28;
 
 static FDS: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
 /// Threads that wait in the kernel's epoll behind a descriptor.
@@ -20,7 +22,7 @@ static INSIDE: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
 /// The last one that may be ours.
 pub(crate) const LAST: u32 = FDS_MAX as u32 - 1;
 /// The largest number of a connection, and of an epoll; the smallest is 1.
-pub(crate) const NUMBER_MAX: u32 = EARLY - 1;
+pub(crate) const NUMBER_MAX: u32 = OWN - 1;
 
 fn entry(fd: RawFd) -> Option<&'static AtomicU32> {
     FDS.get(usize::try_from(fd).ok()?)
@@ -90,6 +92,16 @@ pub(crate) fn set_epoll(fd: RawFd, number: u32, watches: bool) -> bool {
 /// Notes that an epoll has a descriptor whose socket is not connected; whether there is room for that.
 pub(crate) fn set_early(fd: RawFd) -> bool {
     set(fd, EARLY)
+}
+
+/// Notes that it is this library's own, or is none of anybody's.
+pub(crate) fn set_own(fd: RawFd, is_own: bool) {
+    set(fd, if is_own { OWN } else { 0 });
+}
+
+/// Whether it is this library's own.
+pub(crate) fn is_own(fd: RawFd) -> bool {
+    word(fd) == OWN
 }
 
 /// Notes that it is of a connection that is the kernel's alone from here on.

@@ -14,9 +14,9 @@
 //! | `conn`, `carried`, `frame`, `tcp`, `ending` | a connection, before and after |
 //! | `wait`, `sleeper`, `polled`, `epolls` | readiness |
 //! | `link` | the way to the node |
-//! | `fds`, `real`, `errno`, `tuple`, `log` | descriptors, the C library, errors, addresses, counts |
+//! | `fds`, `own`, `real`, `errno`, `tuple`, `log` | descriptors, the C library, errors, addresses, counts |
 //!
-//! `unsafe` stands in `calls`, `real`, `errno`, `tcp` for a descriptor, `wait` for one call, `epolls` and `world` for what the
+//! `unsafe` stands in `calls`, `real`, `own`, `errno`, `tcp` for a descriptor, `wait` for one call, `epolls` and `world` for what the
 //! kernel's epolls are told, and `lock`.
 // Every exported function takes what the C library's function of that name takes, whose manual page states the contract.
 // The SAFETY reasons refer to it as the manual's contract.
@@ -36,6 +36,7 @@ mod link;
 mod lock;
 mod log;
 mod meeting;
+mod own;
 mod owner;
 mod polled;
 mod real;

@@ -1,7 +1,7 @@
 //! This process's way to its node: a session, and where it takes streams.
 
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use elver::{Gid, Session};
 use elver_stream::{Connecting, Interest, Listener, ListenerOptions, Options, Stream};
 
 use crate::carried::refuse;
+use crate::fds;
 use crate::frame::{FRAME_BYTES, Frame};
 use crate::meeting::Offer;
 
@@ -47,7 +48,9 @@ impl Link {
         let options =
             ListenerOptions { nodelay: true, buffer_bytes_max: ROOM, ..ListenerOptions::default() };
         let listener = Listener::bind(&session, 0, options).map_err(|error| error.to_string())?;
-        Ok(Link { session, listener, pending: Vec::new() })
+        let link = Link { session, listener, pending: Vec::new() };
+        fds::set_own(link.fd().as_raw_fd(), true);
+        Ok(link)
     }
 
     /// Where streams are taken.
@@ -135,7 +138,14 @@ impl Link {
 
     /// What becomes readable when the node has told something.
     pub(crate) fn fd<'a>(&self) -> BorrowedFd<'a> {
-        crate::tcp::fd(std::os::fd::AsRawFd::as_raw_fd(&self.session.as_fd()))
+        crate::tcp::fd(self.session.as_fd().as_raw_fd())
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The session closes it.
+        fds::set_own(self.fd().as_raw_fd(), false);
     }
 }
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::OpenOptions;
-use std::io::Write;
 use std::sync::OnceLock;
 
+use crate::own::Own;
 use crate::tuple::{Side, Tuple};
 
 /// Names the file that lines are written to; `-` is the standard error.
@@ -99,15 +99,16 @@ impl Counts {
 
 /// Writes a line, if anybody wants it.
 pub(crate) fn line(text: fmt::Arguments<'_>) {
-    static FILE: OnceLock<Option<std::fs::File>> = OnceLock::new();
+    static FILE: OnceLock<Option<Own>> = OnceLock::new();
     let file = FILE.get_or_init(|| {
         let name = std::env::var_os(LOG_VARIABLE).filter(|name| !name.is_empty())?;
         let name = if name == "-" { "/dev/stderr".into() } else { name };
-        OpenOptions::new().append(true).create(true).open(name).ok()
+        let file = OpenOptions::new().append(true).create(true).open(name).ok()?;
+        Some(Own::new(file.into()))
     });
-    if let Some(mut file) = file.as_ref() {
+    if let Some(file) = file {
         // One write, so that lines of several processes do not mix. A full disk is no reason to end.
-        let _ =
-            file.write_all(format!("elver-sockets[{}]: {text}\n", std::process::id()).as_bytes());
+        let text = format!("elver-sockets[{}]: {text}\n", std::process::id());
+        let _ = rustix::io::write(file, text.as_bytes());
     }
 }

@@ -12,7 +12,7 @@
 //! | offer | who accepted | where streams are taken, the nonce of this connection's, and how long it is good |
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::{io::IoSliceMut, mem::MaybeUninit};
 
 use elver::Gid;
@@ -23,6 +23,7 @@ use rustix::net::{
 };
 
 use crate::frame::Nonce;
+use crate::own::Own;
 use crate::owner;
 use crate::tuple::{Side, Tuple};
 
@@ -58,7 +59,7 @@ pub(crate) enum Heard {
 /// One end's socket.
 #[derive(Debug)]
 pub(crate) struct Meeting {
-    socket: OwnedFd,
+    socket: Own,
     tuple: Tuple,
     side: Side,
     peer: SocketAddrUnix,
@@ -75,7 +76,7 @@ impl Meeting {
     /// The system's: `ADDRINUSE` if another has it.
     pub(crate) fn open(tuple: Tuple, side: Side) -> Result<Meeting, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        let socket = Own::new(socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?);
         sockopt::set_socket_passcred(&socket, true)?;
         bind(&socket, &name(tuple, side)?)?;
         let peer = name(tuple, side.other())?;

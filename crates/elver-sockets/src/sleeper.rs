@@ -1,12 +1,12 @@
 //! Threads that sleep, as others see them.
 
-use std::os::fd::OwnedFd;
-
 use elver_stream::Interest;
+
+use crate::own::Own;
 
 /// A thread that sleeps.
 pub(crate) struct Sleeper {
-    pub(crate) bell: OwnedFd,
+    pub(crate) bell: Own,
     /// What it sleeps for.
     pub(crate) watched: Vec<(u32, Interest)>,
 }

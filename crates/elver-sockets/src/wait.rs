@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::conn::{ALWAYS, READS};
 use crate::lock::{self, Locked};
+use crate::own::Own;
 use crate::sleeper::Sleeper;
 use crate::world::World;
 use crate::{errno, real};
@@ -174,8 +175,9 @@ fn look_on(now: Instant) -> bool {
     })
 }
 
-fn new_bell() -> Result<OwnedFd, c_int> {
+fn new_bell() -> Result<Own, c_int> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        .map(Own::new)
         .map_err(rustix::io::Errno::raw_os_error)
 }
 
@@ -198,7 +200,7 @@ impl Asleep {
     ) -> Result<Asleep, c_int> {
         let bell = world.bells.pop().map_or_else(new_bell, Ok)?;
         let others = fds.len();
-        fds.push(asked(bell.as_raw_fd(), POLLIN));
+        fds.push(asked(bell.as_fd().as_raw_fd(), POLLIN));
         fds.extend(world.link().map(|link| asked(link.fd().as_raw_fd(), POLLIN)));
         let own = others..fds.len();
         fds.extend(world.meetings().map(|meeting| asked(meeting.as_fd().as_raw_fd(), POLLIN)));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::IoSliceMut;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
@@ -20,6 +20,7 @@ use crate::frame::{Frame, Nonce};
 use crate::link::{Link, now_ns};
 use crate::log::{Counts, Why};
 use crate::meeting::{Heard, Meeting, Offer};
+use crate::own::Own;
 use crate::sleeper::Sleeper;
 use crate::tuple::{Side, Tuple};
 use crate::{fds, real};
@@ -49,7 +50,7 @@ pub(crate) struct World {
     pub(crate) epolls: HashMap<u32, Epoll>,
     pub(crate) sleepers: Vec<Arc<Sleeper>>,
     /// What sleepers had to be woken by.
-    pub(crate) bells: Vec<OwnedFd>,
+    pub(crate) bells: Vec<Own>,
     /// The session was disarmed while others sleep.
     pub(crate) unarmed: bool,
     pub(crate) counts: Counts,

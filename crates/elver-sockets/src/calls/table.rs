@@ -34,6 +34,10 @@ fn copied(from: c_int, to: c_int) -> c_int {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if fds::is_own(fd) {
+        // The program has opened none of that number.
+        return errno::tell(Err(libc::EBADF));
+    }
     closing(fd);
     // SAFETY: the caller's promise is the same.
     unsafe { real::close(fd) }
@@ -41,11 +45,25 @@ pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
-    if flags as u32 & libc::CLOSE_RANGE_CLOEXEC == 0 {
-        (first..=last.min(fds::LAST)).for_each(|fd| closing(fd as c_int));
+    let close = |first: u32, last: u32| {
+        // SAFETY: the call has no memory to do with.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) as c_int }
+    };
+    if flags as u32 & libc::CLOSE_RANGE_CLOEXEC != 0 || first > last {
+        return close(first, last);
     }
-    // SAFETY: the call has no memory to do with.
-    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) as c_int }
+    let mut from = first;
+    for fd in first..=last.min(fds::LAST) {
+        if !fds::is_own(fd as c_int) {
+            closing(fd as c_int);
+            continue;
+        }
+        if from < fd && close(from, fd - 1) != 0 {
+            return -1;
+        }
+        from = fd + 1;
+    }
+    if from > last { 0 } else { close(from, last) }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -62,8 +80,8 @@ pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
-    if fd != to && real_fd(fd) {
-        closing(to);
+    if let Err(error) = replaces(fd, to) {
+        return errno::tell(Err(error));
     }
     // SAFETY: the caller's promise is the same.
     copied(fd, unsafe { real::dup2(fd, to) })
@@ -71,16 +89,26 @@ pub(crate) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if fd != to && real_fd(fd) {
-        closing(to);
+    if let Err(error) = replaces(fd, to) {
+        return errno::tell(Err(error));
     }
     // SAFETY: the caller's promise is the same.
     copied(fd, unsafe { real::dup3(fd, to, flags) })
 }
 
-/// Whether a copy of it can be made.
-fn real_fd(fd: c_int) -> bool {
-    rustix::io::fcntl_getfd(crate::tcp::fd(fd)).is_ok()
+/// A descriptor is about to be replaced by a copy of another, if one can be made.
+///
+/// # Errors
+/// `EBUSY` where this library has the number, as the kernel says of one that another thread is just opening.
+fn replaces(fd: c_int, to: c_int) -> Result<(), c_int> {
+    if fd == to || rustix::io::fcntl_getfd(crate::tcp::fd(fd)).is_err() {
+        return Ok(());
+    }
+    if fds::is_own(to) {
+        return Err(libc::EBUSY);
+    }
+    closing(to);
+    Ok(())
 }
 
 fn control(fd: c_int, command: c_int, argument: usize) -> c_int {

@@ -228,3 +228,40 @@ static int is_deaf(int port) {
     CHECK(n == 0);
     return close(fd);
 }
+
+// ---- descriptors that the program has not opened
+
+static void *answers_later(void *fd) {
+    char byte = 3;
+    await_sleep(getpid());
+    write_all(*(int *)fd, &byte, 1);
+    return NULL;
+}
+
+// A round trip whose first half another thread makes when this one sleeps.
+static void sleeps_for_one(int fd) {
+    pthread_t later;
+    char byte;
+    CHECK(pthread_create(&later, NULL, answers_later, &fd) == 0);
+    read_all(fd, &byte, 1);
+    CHECK(byte == 3 && pthread_join(later, NULL) == 0);
+}
+
+// Closes all descriptors but that of a connection, in each of the ways, and gives their numbers to pipes.
+static int closes_all(int port) {
+    int pipes[8][2];
+    char byte;
+    int fd = connects(port);
+    await_carried(fd);
+    sleeps_for_one(fd);
+    CHECK(close_range(fd + 1, ~0U, 0) == 0);
+    closefrom(fd + 1);
+    for (int other = fd + 1; other < 5000; other++) CHECK(close(other) == -1 && errno == EBADF);
+    for (int i = 0; i < 8; i++) CHECK(pipe(pipes[i]) == 0);
+    for (int i = 0; i < 3; i++) sleeps_for_one(fd);
+    for (int i = 0; i < 8; i++) {
+        CHECK(fcntl(pipes[i][0], F_SETFL, O_NONBLOCK) == 0);
+        CHECK(read(pipes[i][0], &byte, 1) == -1 && errno == EAGAIN);
+    }
+    return close(fd);
+}

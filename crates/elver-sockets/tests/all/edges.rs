@@ -93,3 +93,10 @@ fn what_was_shut_for_reading_stays_shut() {
     let host = beside_threads(29, "1", "deaf");
     assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
 }
+
+/// Programs close what they have not opened, as daemons do, and give the numbers to files of their own.
+#[test]
+fn a_program_that_closes_all_descriptors_keeps_its_streams() {
+    let host = beside_threads(34, "1", "close-all");
+    assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
+}

@@ -968,6 +968,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "farewell")) return says_farewell_at_exit(port);
     if (!strcmp(argv[1], "reuse")) return reuses(port);
     if (!strcmp(argv[1], "cannot")) return cannot(port);
+    if (!strcmp(argv[1], "close-all")) return closes_all(port);
     if (!strcmp(argv[1], "deaf")) return is_deaf(port);
     CHECK(!strcmp(argv[1], "echo"));
     seed = atoll(argv[5]);
