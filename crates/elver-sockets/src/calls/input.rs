@@ -186,6 +186,15 @@ unsafe fn buffers<'a>(iov: *const iovec, count: usize) -> Vec<IoSliceMut<'a>> {
     all.map(|one| unsafe { buffer(one.iov_base, one.iov_len) }).collect()
 }
 
+/// Bytes that there is room for in buffers.
+///
+/// # Safety
+/// The manual's contract.
+unsafe fn length(iov: *const iovec, count: usize) -> usize {
+    // SAFETY: so many stand there.
+    (0..count).map(|at| unsafe { (*iov.add(at)).iov_len }).fold(0, usize::saturating_add)
+}
+
 fn told(result: Result<usize, c_int>) -> ssize_t {
     errno::tell(result.map(|read| read as isize))
 }
@@ -233,15 +242,30 @@ pub(crate) unsafe extern "C-unwind" fn recv(
     told(or_real!(fd, [buffer(buf, len)], flags, real::recv(fd, buf, len, flags)))
 }
 
-/// Reads bytes that nobody wants (`MSG_TRUNC`, as tcp(7) has it), which need no buffer: some of them, as any read may.
-/// None if none are to be discarded here.
+/// Reads bytes that nobody wants (`MSG_TRUNC`, as tcp(7) has it), which need no buffer: some of them, as any read may, or
+/// all if it is to wait for all. None if none are to be discarded here.
 fn discard(fd: RawFd, len: size_t, flags: c_int) -> Option<Result<usize, c_int>> {
     const MOST: usize = 1 << 16;
     if flags & libc::MSG_TRUNC == 0 || takes_errors(flags) || fds::conn(fd).is_none() {
         return None;
     }
+    let takes_all = flags & MSG_WAITALL != 0 && flags & MSG_PEEK == 0;
     let mut bytes = vec![0; len.min(MOST)];
-    read_conn(fd, &mut [IoSliceMut::new(&mut bytes)], flags & !libc::MSG_TRUNC)
+    let mut discarded = 0;
+    loop {
+        let piece = bytes.len().min(len - discarded);
+        let bufs = &mut [IoSliceMut::new(&mut bytes[..piece])];
+        let more = match read_conn(fd, bufs, flags & !libc::MSG_TRUNC) {
+            Some(Ok(more)) => more,
+            // The next call hears of it.
+            _ if discarded > 0 => return Some(Ok(discarded)),
+            other => return other,
+        };
+        discarded += more;
+        if !takes_all || more < piece || discarded == len {
+            return Some(Ok(discarded));
+        }
+    }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -275,12 +299,18 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(
     message: *mut msghdr,
     flags: c_int,
 ) -> ssize_t {
-    let read = or_real!(
-        fd,
-        buffers((*message).msg_iov, (*message).msg_iovlen),
-        flags,
-        real::recvmsg(fd, message, flags)
-    );
+    // SAFETY: the manual's contract. Bytes that nobody wants need no buffers, but their lengths.
+    let wanted = || unsafe { length((*message).msg_iov, (*message).msg_iovlen) };
+    let unwanted = if flags & libc::MSG_TRUNC == 0 { None } else { discard(fd, wanted(), flags) };
+    let read = match unwanted {
+        Some(discarded) => discarded,
+        None => or_real!(
+            fd,
+            buffers((*message).msg_iov, (*message).msg_iovlen),
+            flags,
+            real::recvmsg(fd, message, flags)
+        ),
+    };
     // SAFETY: the manual's contract.
     let message = unsafe { &mut *message };
     (message.msg_namelen, message.msg_controllen, message.msg_flags) = (0, 0, 0);

@@ -197,6 +197,16 @@ static int cannot(int port) {
     CHECK(recv(fd, &byte, 1, MSG_OOB) == -1 && errno == EINVAL);
     CHECK(recv(fd, &byte, 1, MSG_DONTWAIT) == 1 && byte == 'b');
     CHECK(setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == -1 && errno == EOPNOTSUPP);
+    // Bytes that nobody wants, more than are discarded at once, and none of them anywhere.
+    struct iovec nowhere[2] = {{NULL, 3}, {NULL, 100000 - 3}};
+    struct msghdr unwanted = {.msg_iov = nowhere, .msg_iovlen = 2};
+    for (int by_message = 0; by_message < 2; by_message++) {
+        write_all(fd, many, 100000);
+        write_all(fd, "!", 1);
+        int all = MSG_TRUNC | MSG_WAITALL;
+        CHECK((by_message ? recvmsg(fd, &unwanted, all) : recv(fd, NULL, 100000, all)) == 100000);
+        CHECK(recv(fd, &byte, 1, 0) == 1 && byte == '!');
+    }
     // Without it the flag says nothing.
     CHECK(send(fd, "c", 1, MSG_ZEROCOPY) == 1 && recv(fd, &byte, 1, 0) == 1 && byte == 'c');
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
