@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -97,19 +98,19 @@ pub fn write(path: &Path, cache: &HostCache) -> io::Result<()> {
         // All of the host's programs read it, whatever the umask of who makes it is.
         fs::set_permissions(directory, readable(0o755))?;
     }
+    // Containers that share the directory have equal process numbers.
+    let random = RandomState::new().build_hasher().finish();
     let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}", std::process::id()));
+    beside.push(format!(".{random:016x}"));
     let mut options = OpenOptions::new();
-    let options = options.write(true).create_new(true).mode(0o644);
-    let written = options.open(&beside).and_then(|mut file| {
-        file.write_all(&bytes)?;
+    let mut file = options.write(true).create_new(true).mode(0o644).open(&beside)?;
+    let written = file.write_all(&bytes).and_then(|()| {
         file.set_permissions(readable(0o644))?;
         // An empty file after a crash would be refused, and nothing makes one anew that is refused.
         file.sync_all()
     });
     let done = written.and_then(|()| fs::rename(&beside, path));
     if done.is_err() {
-        // It may be somebody else's, or not there.
         let _ = fs::remove_file(&beside);
     }
     done
@@ -137,6 +138,25 @@ mod tests {
         write(&path, &cache).unwrap();
         assert_eq!(read(&path).unwrap(), cache);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_another_container_is_writing_stays() {
+        let (_directory, path, cache) = stored();
+        // Of a process that has this one's number in its container.
+        let mut theirs = path.clone().into_os_string();
+        theirs.push(format!(".{}", std::process::id()));
+        fs::write(&theirs, "half").unwrap();
+        write(&path, &cache).unwrap();
+        assert_eq!(
+            (read(&path).unwrap(), fs::read(&theirs).unwrap()),
+            (cache.clone(), b"half".into())
+        );
+        // Nor is anything left of one that could not take the cache's place.
+        let taken = path.with_file_name("directory");
+        fs::create_dir_all(taken.join("below")).unwrap();
+        write(&taken, &cache).unwrap_err();
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 3);
     }
 
     #[test]
