@@ -19,7 +19,7 @@
 //! | `lending` | queue pairs for the children of a process (section 3.4) |
 //! | `settings`, `counts`, `real` | the environment, counters, the functions behind |
 //!
-//! `unsafe` stands in `calls`, `list`, `real`, `start`, in `renew` for one pointer, and in `lending`.
+//! `unsafe` stands in `calls`, `list`, `real`, `start`, `warm`, in `renew` for one pointer, and in `lending`.
 // In a program of tests the functions have no names, so that its own calls go to the libraries.
 #![cfg_attr(test, allow(dead_code))]
 

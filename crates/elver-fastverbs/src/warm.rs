@@ -1,13 +1,10 @@
 //! A device that is opened by a thread while the program starts, for who asks for it then. Only where the environment
 //! names it: a device that nobody opens would otherwise be opened in vain.
-//!
-//! The thread holds locks of this library and of libibverbs, which a child that is forked meanwhile would have locked for
-//! ever: who forks waits for it.
 
-use std::cell::Cell;
 use std::ffi::{CStr, c_void};
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use crate::counts::{Count, count};
@@ -21,61 +18,55 @@ unsafe impl Send for Context {}
 
 /// Who opens a device.
 struct Opening {
-    /// After a fork the thread is not there.
     process: u32,
-    thread: JoinHandle<Option<Context>>,
+    thread: ThreadId,
+    opened: Opened,
 }
+
+/// What comes of it.
+enum Opened {
+    /// The thread tells.
+    Soon(Receiver<Option<Context>>),
+    Now(Option<Context>),
+}
+
+/// For how long a fork waits for the thread: one that forks within the loader, which the thread may wait for, goes on.
+const FORK_MAX: Duration = Duration::from_secs(10);
 
 static OPENING: Mutex<Option<Opening>> = Mutex::new(None);
 
-/// How long a fork waits at most: it may be one by a library's constructor, for which the thread waits in turn.
-const FORK_MAX: Duration = Duration::from_secs(2);
-
-/// Whether the thread is at work.
-static AT_WORK: Mutex<bool> = Mutex::new(false);
-static DONE: Condvar = Condvar::new();
-
-thread_local! {
-    static IS_OWN: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Begins to open the device of this name.
 pub(crate) fn begin(name: String) {
-    // SAFETY: the function takes nothing, and the C library forgets it when this library is unloaded.
-    if unsafe { libc::pthread_atfork(Some(before_fork), None, None) } != 0 {
-        return;
-    }
-    *AT_WORK.lock().unwrap_or_else(PoisonError::into_inner) = true;
-    let opens = move || {
-        IS_OWN.set(true);
-        let _done = Done;
-        open(&name)
-    };
-    let thread = std::thread::Builder::new().name("elver-warm".into()).spawn(opens);
-    let Ok(thread) = thread else {
-        // Without it the device is opened when it is asked for.
-        drop(Done);
-        return;
-    };
-    let opening = Opening { process: std::process::id(), thread };
-    *OPENING.lock().unwrap_or_else(PoisonError::into_inner) = Some(opening);
+    let (tell, soon) = mpsc::channel();
+    let mut opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    let thread = std::thread::Builder::new().name("elver-warm".into()).spawn(move || {
+        // Nobody takes it where the program has ended.
+        let _ = tell.send(open(&name));
+    });
+    // Without it the device is opened when it is asked for.
+    let Ok(thread) = thread else { return };
+    let (process, thread) = (std::process::id(), thread.thread().id());
+    *opening = Some(Opening { process, thread, opened: Opened::Soon(soon) });
+    // SAFETY: the function waits for a thread, and stays loaded: providers hold this library.
+    unsafe { libc::pthread_atfork(Some(before_fork), None, None) };
 }
 
-/// The thread is not at work any more.
-struct Done;
-
-impl Drop for Done {
-    fn drop(&mut self) {
-        *AT_WORK.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        DONE.notify_all();
-    }
-}
-
+/// A child would have the locks that the thread holds, this library's and libibverbs' own, and nobody who unlocks them.
 extern "C" fn before_fork() {
-    if !IS_OWN.get() {
-        let at_work = AT_WORK.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that takes longer is not waited for.
-        let _ = DONE.wait_timeout_while(at_work, FORK_MAX, |at_work| *at_work);
+    let mut opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(opening) = opening.as_mut().filter(|opening| opening.is_others()) else { return };
+    let Opened::Soon(soon) = &opening.opened else { return };
+    opening.opened = Opened::Now(match soon.recv_timeout(FORK_MAX) {
+        Ok(context) => context,
+        Err(RecvTimeoutError::Disconnected) => None,
+        Err(RecvTimeoutError::Timeout) => return,
+    });
+}
+
+impl Opening {
+    /// Whether the calling thread may wait for it: its own asks for devices too, and a child of the process has none.
+    fn is_others(&self) -> bool {
+        self.process == std::process::id() && self.thread != std::thread::current().id()
     }
 }
 
@@ -85,13 +76,13 @@ extern "C" fn before_fork() {
 /// It is a device of libibverbs.
 pub(crate) unsafe fn take(device: *mut c_void) -> Option<*mut c_void> {
     let opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-    // Its own thread asks too, and a child of the process has none.
-    if opening.process != std::process::id()
-        || opening.thread.thread().id() == std::thread::current().id()
-    {
+    if !opening.is_others() {
         return None;
     }
-    let context = opening.thread.join().ok()??;
+    let context = match opening.opened {
+        Opened::Soon(soon) => soon.recv().ok()?,
+        Opened::Now(context) => context,
+    }?;
     // SAFETY: the context is open, and a context's first member is its device.
     let its = unsafe { context.0.cast::<*mut c_void>().read() };
     if its == device {

@@ -28,8 +28,6 @@ fn library() -> &'static Path {
 struct Host {
     place: TempDir,
     devices: &'static str,
-    /// More of the programs' environment.
-    more: &'static [&'static str],
 }
 
 /// What a program said on both outputs, and the files that it opened.
@@ -44,7 +42,7 @@ impl Host {
             rustix::process::geteuid().is_root(),
             "this test makes devices in a mount namespace: run it as root, or by `cargo xtask test`"
         );
-        Host { place: tempfile::tempdir().unwrap(), devices: "0", more: &[] }
+        Host { place: tempfile::tempdir().unwrap(), devices: "0" }
     }
 
     fn cache(&self) -> PathBuf {
@@ -54,25 +52,31 @@ impl Host {
     /// Runs a program of ibverbs-utils, with the library if a mode for it is given.
     fn run(&self, program: &str, mode: Option<&str>) -> Said {
         let trace = self.place.path().join("trace");
-        let mut command = Command::new("timeout");
-        command.args([LIMIT, "unshare", "--mount", "--propagation", "private", "bash"]);
-        command
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/host.sh"))
-            .arg(self.place.path());
-        command.args(["strace", "-f", "-e", "trace=openat", "-o"]).arg(&trace);
+        let mut command = self.traced(&["-e", "trace=openat", "-o"]);
+        command.arg(&trace);
         if let Some(mode) = mode {
             command.arg("-E").arg(format!("LD_PRELOAD={}", library().display()));
             command.args(["-E", "ELVER_FASTVERBS_LOG=1", "-E", &format!("ELVER_FASTVERBS={mode}")]);
         }
-        command.args(self.more.iter().flat_map(|variable| ["-E", *variable]));
-        command
-            .arg(program)
-            .env("DEVICES", self.devices)
-            .env("ELVER_FASTVERBS_CACHE", self.cache());
-        let output = command.env_remove("MLX5_STALL_CQ_POLL").output().unwrap();
+        let output = command.arg(program).output().unwrap();
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert!(output.status.success(), "{program}: {}\n{text}", output.status);
         Said { text, opened: fs::read_to_string(trace).unwrap() }
+    }
+
+    /// strace in the host, with these arguments and those that are added.
+    fn traced(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("timeout");
+        command.args([LIMIT, "unshare", "--mount", "--propagation", "private", "bash"]);
+        command
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/host.sh"))
+            .arg(self.place.path())
+            .args(["strace", "-f"])
+            .args(arguments)
+            .env("DEVICES", self.devices)
+            .env("ELVER_FASTVERBS_CACHE", self.cache())
+            .env_remove("MLX5_STALL_CQ_POLL");
+        command
     }
 
     /// The devices that are listed, and what the library says.
@@ -121,6 +125,32 @@ fn mlx5_does_not_look_for_sandy_bridge() {
     assert!(!fast.opened.contains("/proc/cpuinfo"), "{}", fast.opened);
     // And is what it was where it is told to keep out of the way.
     says(&host.run("ibv_devinfo", Some("off")).opened, &["/proc/cpuinfo"]);
+}
+
+/// Its child asks for devices. Meanwhile, the thread that opens one ahead is inside of libibverbs.
+const FORKS: &str = "
+import ctypes, os
+verbs, count = ctypes.CDLL(None), ctypes.c_int()
+child = os.fork()
+if not child:
+    verbs.ibv_get_device_list.restype = ctypes.c_void_p
+    os._exit(0 if verbs.ibv_get_device_list(ctypes.byref(count)) and count.value == 1 else 3)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+";
+
+#[test]
+fn a_program_that_forks_while_a_device_is_opened_ahead_has_children_that_find_it() {
+    let host = Host::new();
+    let providers = "/etc/libibverbs.d";
+    let mut command =
+        host.traced(&["-P", providers, "-e", "inject=openat:delay_enter=1000000:when=1", "-o"]);
+    command.arg(host.place.path().join("trace"));
+    let libraries = format!("LD_PRELOAD={} libibverbs.so.1", library().display());
+    command.args(["-E", &libraries, "-E", "ELVER_FASTVERBS_WARM=any"]);
+    let output = command.args(["/usr/bin/python3", "-S", "-c", FORKS]).output().unwrap();
+    let trace = fs::read_to_string(host.place.path().join("trace")).unwrap();
+    assert!(output.status.success(), "{output:?}\n{trace}");
+    says(&trace, &[providers]);
 }
 
 #[test]
@@ -190,19 +220,4 @@ fn a_provider_that_was_replaced_is_seen_and_the_list_is_whole() {
     elver_hostcache::file::write(&host.cache(), &cache).unwrap();
     says(&host.list("on"), &["mlx5_0", "stale: library 1", "renewed 1"]);
     says(&host.list("on"), &["mlx5_0", "lists 1"]);
-}
-
-/// A thread that opens a device while the program starts held locks, which a child had for ever.
-#[test]
-fn a_program_that_forks_while_it_starts_has_children_that_find_devices() {
-    let host = Host { more: &["ELVER_FASTVERBS_WARM=any"], ..Host::new() };
-    let program = host.place.path().join("forks");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/forks.c");
-    let mut compiler = Command::new("cc");
-    compiler.arg("-o").args([&program, &source]).arg("-l:libibverbs.so.1");
-    assert!(compiler.status().unwrap().success());
-    says(&host.list("renew"), &["mlx5_0"]);
-    for mode in ["on", "renew"] {
-        says(&host.run(program.to_str().unwrap(), Some(mode)).text, &["elver-fastverbs"]);
-    }
 }
