@@ -4,6 +4,12 @@
  *
  *     cc -o program program.c -lelver_fastverbs -libverbs
  *
+ * In this order, or preloaded: the library stands before ibv_destroy_qp, ibv_modify_qp and ibv_close_device, so that what a
+ * child has stays. Where it does not, elver_lend_qp says EOPNOTSUPP.
+ *
+ * Children share the queues with the kernel, and with the parent, whose memory a stray write into them may spoil: who does
+ * not trust its children with that lends them nothing.
+ *
  * docs/fork.md says which devices can share their queue pairs, and what of it a child may use. Calls return 0, or one of
  * errno's numbers; elver_lending_error() has the reason in words. */
 #ifndef ELVER_LENDING_H
@@ -18,7 +24,7 @@ extern "C" {
 
 struct ibv_qp;
 
-/* At most this many queue pairs of a process are lent at a time. */
+/* At most this many queue pairs of a process are lent at a time, and those of 16 devices that are open. */
 #define ELVER_LENT_MAX 1024
 
 enum elver_lent_state {
@@ -30,22 +36,35 @@ enum elver_lent_state {
     ELVER_LENT_BROKEN = 5     /* it could not be drained: to be destroyed */
 };
 
+/* The peer's queue pair does not allow IBV_ACCESS_REMOTE_WRITE. */
+#define ELVER_LEND_NO_WRITE 1U
+
 /* In the parent: lends a queue pair to children that it will fork. The queue pair is RC, in the state RTS, with completion
- * queues that no other queue pair uses and without a shared receive queue. From here on the parent posts nothing to it
- * (EPERM), nor polls its completion queues. EOPNOTSUPP if the device's queue pairs cannot be shared. */
-int elver_lend_qp(struct ibv_qp *qp);
+ * queues that no other queue pair uses and without a shared receive queue. Nothing is posted to it, receives neither, and
+ * nothing is left in its completion queues. From here on the parent posts nothing to it (EPERM), nor polls these.
+ * EOPNOTSUPP if the device's queue pairs cannot be shared.
+ *
+ * When a child has ended that left nothing, an RDMA WRITE of no bytes is sent behind what it posted, and the queue pair is
+ * ELVER_LENT_FREE once that has completed. A peer that does not allow it goes to the state ERR by it: then the flags are
+ * ELVER_LEND_NO_WRITE, and the queue pair comes back by ELVER_LENT_RESET from each child, its peer as it was. Else 0. */
+int elver_lend_qp(struct ibv_qp *qp, unsigned flags);
 
 /* In a child: takes a queue pair over; it is the child's until that ends. EBUSY if another child has it, EAGAIN if one
- * has just ended, ENOTCONN if it waits to be connected anew, EPERM in another process than a child of the lender's. */
+ * has just ended, ENOTCONN if it waits to be connected anew, EINVAL if it is not lent, or not any more, EPERM in another
+ * process than a child of the lender's, EBADF if the child has closed what it inherited. The child does not modify it
+ * (EPERM), and destroys nothing of its parent's. Its posts say ENODEV when the parent has ended or executes another
+ * program. */
 int elver_take_qp(struct ibv_qp *qp);
 
-/* How a queue pair is, who has it (0: nobody), and how often children have given it back; both may be null. */
+/* How a queue pair is, who has it (0: nobody), and how often children have given it back since it was lent; both may be
+ * null. */
 enum elver_lent_state elver_lent_state(const struct ibv_qp *qp, pid_t *child, uint32_t *returned);
 
 /* In the parent: a queue pair that came back in RESET is connected again, and in RTS. */
 int elver_lent_ready(struct ibv_qp *qp);
 
-/* In the parent: the queue pair is its own again. EBUSY while a child has it. ibv_destroy_qp does that too. */
+/* In the parent: the queue pair is its own again. EBUSY while a child has it, or what that left is drained. ibv_destroy_qp
+ * does that too, and ibv_close_device for all of a device's, which returns -1 with errno EBUSY while a child has one. */
 int elver_take_back_qp(struct ibv_qp *qp);
 
 /* Why the last call of this thread was refused. */

@@ -75,6 +75,12 @@ pub(crate) fn device_list_address() -> Option<*const c_void> {
     find(c"ibv_get_device_list", LIBIBVERBS, &KEPT).map(<*mut c_void>::cast_const)
 }
 
+/// The function of a name that the program itself calls; null if there is none.
+pub(crate) fn first(name: &CStr) -> *const c_void {
+    // SAFETY: a name that ends with a zero.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}
+
 /// Loads a library for good, as libibverbs loads providers; false if it cannot be.
 pub(crate) fn load(path: &CStr) -> bool {
     // SAFETY: a path that ends with a zero, of a provider: what it does when it is loaded, libibverbs has it do too.

@@ -243,7 +243,7 @@ static void is_refused(void) {
     CHECK(elver_take_qp(lent.qp) == EBUSY);
     CHECK(post(lent.qp, IBV_WR_RDMA_WRITE, shared->lent, shared->peer) == EPERM);
     CHECK(post_receive(lent.qp, shared->lent) == EPERM);
-    CHECK(elver_lend_qp(peer.qp) == EPERM && elver_take_back_qp(lent.qp) == EPERM);
+    CHECK(elver_lend_qp(peer.qp, 0) == EPERM && elver_take_back_qp(lent.qp) == EPERM);
     CHECK(ibv_destroy_qp(lent.qp) == EPERM);
 }
 
@@ -295,11 +295,11 @@ int main(int count, char **arguments) {
 
     lent = make();
     peer = make();
-    CHECK(elver_lend_qp(lent.qp) == ENOTCONN);
+    CHECK(elver_lend_qp(lent.qp, 0) == ENOTCONN);
     connect_both();
     CHECK(elver_take_qp(lent.qp) == EINVAL);
-    CHECK(!elver_lend_qp(lent.qp));
-    CHECK(elver_lend_qp(lent.qp) == EALREADY);
+    CHECK(!elver_lend_qp(lent.qp, 0));
+    CHECK(elver_lend_qp(lent.qp, 0) == EALREADY);
     CHECK(elver_take_qp(lent.qp) == EPERM);
     CHECK(post(lent.qp, IBV_WR_RDMA_WRITE, shared->lent, shared->peer) == EPERM);
     /* One that is not lent works as ever. */

@@ -26,9 +26,11 @@ pub(crate) fn is_lender() -> bool {
     LENDER.get().is_some_and(|lender| lender.pid == std::process::id())
 }
 
-/// Whether this process is none of the lender's children, or none any more: the lender has ended.
+/// Whether this process is none of the lender's children, or none any more: the lender has ended, or executes another program.
 pub(crate) fn is_orphan() -> bool {
     // SAFETY: the call has no memory to do with.
     let parent = unsafe { libc::getppid() };
-    LENDER.get().is_none_or(|lender| parent as u32 != lender.pid)
+    LENDER
+        .get()
+        .is_none_or(|lender| parent as u32 != lender.pid || !lender.table.has_owner(lender.pid))
 }

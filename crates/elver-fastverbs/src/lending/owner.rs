@@ -8,6 +8,7 @@ use std::ptr;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
+use super::forks::Between;
 use super::registry;
 use super::returning::Return;
 use super::table::{State, Table};
@@ -30,6 +31,7 @@ struct Owner {
     /// By slot.
     children: BTreeMap<usize, Child>,
     returns: BTreeMap<usize, Return>,
+    between: Between,
 }
 
 /// Starts the thread. It takes no signal of the program's.
@@ -56,6 +58,7 @@ pub(crate) fn start(table: Table) -> io::Result<()> {
 
 impl Owner {
     fn run(mut self, table: Table) {
+        table.set_owner();
         let (mut since, mut rounds) = (Instant::now(), 0_u32);
         loop {
             rounds = rounds.wrapping_add(1);
@@ -87,37 +90,54 @@ impl Owner {
             let slot = table.slot(at);
             let (asked, is_asked) = slot.asked();
             // Somebody else saw that a child has it of whom nothing was heard.
-            let is_unknown = slot.state().0 == State::Taken && !self.children.contains_key(&at);
+            let state = slot.state(registry::generation(at)).0;
+            let is_unknown = state == State::Taken && !self.children.contains_key(&at);
             if is_asked || is_unknown {
                 let result = self.request(table, at, now);
                 slot.answer(asked, result);
             }
         }
+        if !self.returns.is_empty() {
+            self.go_on(table, now);
+        }
+        has_served
+    }
+
+    /// Goes on with what is being drained, unless a fork comes first.
+    fn go_on(&mut self, table: Table, now: Instant) {
+        let Some(_turn) = self.between.turn() else { return };
         self.returns.retain(|at, returning| {
             let Some(state) = returning.step(now) else { return true };
             let slot = table.slot(*at);
             slot.clear();
             slot.returned.fetch_add(1, Relaxed);
-            slot.set(state);
+            let _changing = registry::change();
+            registry::set_busy(*at, false);
+            slot.set(state, registry::generation(*at));
             false
         });
-        has_served
     }
 
     fn request(&mut self, table: Table, at: usize, now: Instant) -> Result<(), i32> {
-        let qp = registry::qp(at);
-        if qp.is_null() || self.returns.contains_key(&at) {
+        if self.returns.contains_key(&at) {
             return Err(libc::EPERM);
         }
         if self.children.contains_key(&at) {
-            // SAFETY: it is lent, and is not destroyed while a child has it.
+            let qp = registry::qp(at);
+            // SAFETY: it is lent, and neither it nor its context goes while it is busy.
             let (fd, handle) = unsafe { (verbs::command_fd((*qp).context), (*qp).handle) };
             return verbs::doorbell(fd, handle);
         }
-        let (State::Taken, pid) = table.slot(at).state() else { return Err(libc::EPERM) };
+        let _changing = registry::change();
+        let slot = table.slot(at);
+        let (state, pid) = slot.state(registry::generation(at));
+        if registry::qp(at).is_null() || state != State::Taken {
+            return Err(libc::EPERM);
+        }
+        registry::set_busy(at, true);
         match watch(pid) {
             Ok(pidfd) => {
-                table.slot(at).watched.store(pid, Release);
+                slot.watched.store(pid, Release);
                 self.children.insert(at, Child { pidfd });
                 Ok(())
             }
@@ -129,12 +149,14 @@ impl Owner {
         }
     }
 
+    /// A child that had it has ended. It is busy until what that left is drained.
     fn take_back(&mut self, table: Table, at: usize, now: Instant) {
         let slot = table.slot(at);
         slot.watched.store(0, Release);
-        slot.set(State::Returning);
-        // SAFETY: it is lent, and is not destroyed while it returns.
-        let returning = unsafe { Return::begin(registry::qp(at), slot, now) };
+        slot.set(State::Returning, registry::generation(at));
+        // SAFETY: it is lent, and neither it nor its context goes while it is busy.
+        let returning =
+            unsafe { Return::begin(registry::qp(at), slot, registry::is_fenced(at), now) };
         self.returns.insert(at, returning);
     }
 
@@ -143,13 +165,11 @@ impl Owner {
         let of = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let slots: Vec<usize> = self.children.keys().copied().collect();
         let pidfds = self.children.values().map(|child| of(child.pidfd.as_raw_fd()));
-        let mut polled: Vec<_> = std::iter::once(of(table.bell())).chain(pidfds).collect();
+        let mut polled: Vec<_> = std::iter::once(of(table.bell().hear())).chain(pidfds).collect();
         // SAFETY: so many of them. A failure is looked at as nothing.
         unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) };
         if polled[0].revents != 0 {
-            let mut count = 0_u64;
-            // SAFETY: eight bytes of a local's.
-            unsafe { libc::read(table.bell(), (&raw mut count).cast(), size_of_val(&count)) };
+            table.bell().drain();
         }
         for (at, _) in slots.iter().zip(&polled[1..]).filter(|(_, child)| child.revents != 0) {
             self.children.remove(at);

@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use super::table::{State, Table};
+use super::table::Table;
 use super::verbs::{self, Context, Functions, PostRecv, PostSend, Qp};
 use super::{lender, registry};
 
@@ -57,7 +57,7 @@ pub(crate) unsafe fn stand_before(context: *mut Context) -> bool {
 fn mine(slot: usize) -> Option<Table> {
     let table = lender::table()?;
     let own = CHILD.load(Relaxed);
-    (own != 0 && table.slot(slot).state() == (State::Taken, own)).then_some(table)
+    (own != 0 && table.slot(slot).is_taken(registry::generation(slot), own)).then_some(table)
 }
 
 /// ibv_post_send(3).
@@ -89,8 +89,13 @@ unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut c_void, bad_wr: *mut *mut c
         // SAFETY: as above.
         Ok(()) => unsafe {
             slot.ended.fetch_add(1, Release);
-            // The kernel's refusal of the doorbell hid the provider's own: its queue was full.
-            if bad_wr.read().is_null() { 0 } else { libc::ENOMEM }
+            let bad = bad_wr.read();
+            // The kernel's refusal of the doorbell hid the provider's own.
+            match bad.is_null() {
+                true => 0,
+                false if registry::limits(at).exclude(bad.cast()) => libc::EINVAL,
+                false => libc::ENOMEM,
+            }
         },
         Err(error) => {
             // SAFETY: as above.

@@ -1,21 +1,20 @@
 //! What its child left on a queue pair ends before another child gets it.
 //!
 //! If the child posted no receive, and was told of each of its posts, a WRITE of nothing is sent behind them: when it
-//! completes, all before it has, and the connection is as good as before. Else, or if that fails, the queue pair goes to ERR,
-//! where what is left is flushed up to a mark, and to RESET: straight there, completions would be lost without a word.
+//! completes, all before it has, and the connection is as good as before. Else, or if that fails, or the peer allows no
+//! WRITE, which would break its end, the queue pair goes to ERR, where what is left is flushed up to a mark, and to RESET: straight there, completions would be lost without a word.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 
 use super::registry;
 use super::table::{Slot, State};
 use super::verbs::{
-    self, Attributes, ERR, Fence, Functions, PostRecv, PostSend, Qp, RESET, Receive, STATE, Wc,
+    self, Attributes, ERR, Functions, PostRecv, PostSend, Qp, RESET, Receive, STATE, SendWr, Wc,
 };
 use crate::real;
 
-/// The marks' number: what else bears it is another's, and the queue is only looked at once too early.
-const MARK: u64 = 0x656c_7665_725f_6671;
 /// For how long what was sent may take to be acknowledged.
 const FENCE_MAX: Duration = Duration::from_millis(500);
 /// For how long flushing may take. What a device has not flushed by then, RESET takes away.
@@ -27,6 +26,8 @@ const BATCHES: usize = 64;
 /// A queue pair whose child has ended.
 pub(crate) struct Return {
     qp: *mut Qp,
+    /// The marks' number, which no child could know when it posted.
+    mark: u64,
     phase: Phase,
     since: Instant,
     /// Whether the marks are posted: to be sent, and to be received.
@@ -46,11 +47,13 @@ impl Return {
     ///
     /// # Safety
     /// It is a queue pair that is lent, of this process's, and stays so until the return has ended.
-    pub(crate) unsafe fn begin(qp: *mut Qp, slot: &Slot, now: Instant) -> Return {
+    pub(crate) unsafe fn begin(qp: *mut Qp, slot: &Slot, is_fenced: bool, now: Instant) -> Return {
         let all_told = slot.begun.load(Acquire) == slot.ended.load(Acquire);
-        let is_calm = all_told && slot.receives.load(Acquire) == 0;
+        let is_calm = is_fenced && all_told && slot.receives.load(Acquire) == 0;
         let phase = if is_calm { Phase::Fence } else { Phase::Flush };
-        let mut this = Return { qp, phase, since: now, posted: [false; 2], back: [false; 2] };
+        let (posted, back) = ([false; 2], [false; 2]);
+        let mark = RandomState::new().build_hasher().finish();
+        let mut this = Return { qp, mark, phase, since: now, posted, back };
         if phase == Phase::Flush {
             this.flush(now);
         }
@@ -108,17 +111,18 @@ impl Return {
             let post_send = std::mem::transmute::<usize, PostSend>(post_send);
             let post_recv = std::mem::transmute::<usize, PostRecv>(post_recv);
             if !self.posted[0] {
-                let mut fence = Fence::new(MARK);
+                let mut fence = SendWr::fence(self.mark);
                 self.posted[0] = post_send(self.qp, (&raw mut fence).cast(), &raw mut bad) == 0;
             }
             if self.phase == Phase::Flush && !self.posted[1] {
-                let mut receive = Receive::new(MARK);
+                let mut receive = Receive::new(self.mark);
                 self.posted[1] = post_recv(self.qp, (&raw mut receive).cast(), &raw mut bad) == 0;
             }
         }
     }
 
-    /// Takes completions; whether all of them were successes.
+    /// Takes completions; whether all of them were successes of what was sent: a receive's says that there may be more of them,
+    /// which the child has not posted.
     fn take(&mut self) -> bool {
         // SAFETY: by the promise of `begin`.
         let (context, queues) = unsafe {
@@ -135,8 +139,9 @@ impl Return {
                 let count = unsafe { verbs::poll(context, cq, &mut batch) };
                 let taken = batch.iter().take(usize::try_from(count).unwrap_or(0));
                 for completion in taken {
-                    is_calm &= completion.status == 0;
-                    if completion.wr_id == MARK {
+                    let is_received = completion.is_receive() || side == 1 && !is_one;
+                    is_calm &= completion.status == 0 && !is_received;
+                    if completion.wr_id == self.mark {
                         let side = if is_one && self.back[0] { 1 } else { side };
                         self.back[side] = true;
                     }

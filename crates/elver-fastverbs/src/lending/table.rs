@@ -1,13 +1,16 @@
 //! What a lender and its children share: a mapping that is made before the first fork, with a slot for each queue pair.
 //!
-//! Children of one process trust each other as far as this table goes: each of them can write all of it. What the lender
-//! does to its own queue pairs, it decides by what it has seen itself ([`super::owner`]).
+//! Children of one process trust each other as far as this table goes: each of them can write all of it. Which child has a
+//! queue pair, and that it is drained, the lender keeps in its own memory ([`super::registry`], [`super::owner`]), and gives
+//! none away by what stands here alone.
 
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use std::time::{Duration, Instant};
+
+use super::bell::Bell;
 
 /// Most queue pairs of a process that are lent.
 pub(crate) const LENT_MAX: usize = 1024;
@@ -35,9 +38,19 @@ pub(crate) enum State {
     Broken = 5,
 }
 
+/// The bits of a state's word that are the state; above them stands the generation, and above that the process.
+const STATES: u32 = 7;
+const GENERATION: u32 = STATES.count_ones();
+const PROCESS: u32 = 32;
+
+/// A state's word. A generation's highest bits have no room: 2^29 lendings later one is taken for another.
+fn word(state: State, generation: u32, pid: u32) -> u64 {
+    u64::from(state as u32 | generation << GENERATION) | u64::from(pid) << PROCESS
+}
+
 impl State {
     fn of(word: u64) -> State {
-        match word as u32 {
+        match word as u32 & STATES {
             1 => State::Free,
             2 => State::Taken,
             3 => State::Returning,
@@ -51,7 +64,7 @@ impl State {
 /// A queue pair. One writer a word, but for the state.
 #[repr(C, align(128))]
 pub(crate) struct Slot {
-    /// [`State`], and above it the number of the process that has it.
+    /// [`State`], which of the slot's queue pairs it is of, and the number of the process that has that.
     state: AtomicU64,
     /// Times that children gave it back. The owner's.
     pub(crate) returned: AtomicU32,
@@ -73,6 +86,8 @@ pub(crate) struct Slot {
 struct Head {
     /// Whether the owner sleeps, and is to be woken.
     asleep: AtomicU32,
+    /// The number of the owner's thread; 0 before it runs.
+    owner: AtomicU32,
     /// Slots with requests, a bit each.
     wanted: [AtomicU64; LENT_MAX / 64],
 }
@@ -82,8 +97,8 @@ struct Head {
 pub(crate) struct Table {
     head: &'static Head,
     slots: &'static [Slot],
-    /// The owner waits at it. An eventfd.
-    bell: i32,
+    /// The owner waits at it.
+    bell: Bell,
 }
 
 impl Table {
@@ -102,30 +117,40 @@ impl Table {
             let slots = at.byte_add(size_of::<Head>()).cast::<Slot>();
             (at.cast::<Head>().as_ref(), std::slice::from_raw_parts(slots.as_ptr(), LENT_MAX))
         };
-        // SAFETY: the call has no memory to do with.
-        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if bell < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Table { head, slots, bell })
+        Ok(Table { head, slots, bell: Bell::new()? })
     }
 
     pub(crate) fn slot(&self, at: usize) -> &'static Slot {
         &self.slots[at]
     }
 
-    pub(crate) fn bell(&self) -> i32 {
+    pub(crate) fn bell(&self) -> Bell {
         self.bell
+    }
+
+    /// The calling thread is the owner.
+    pub(crate) fn set_owner(&self) {
+        // SAFETY: the call has no memory to do with.
+        let thread = unsafe { libc::syscall(libc::SYS_gettid) };
+        self.head.owner.store(thread as u32, Release);
+    }
+
+    /// Whether a process has an owner. One that has executed another program has its number still, but not this thread.
+    pub(crate) fn has_owner(&self, pid: u32) -> bool {
+        let thread = self.head.owner.load(Acquire);
+        // SAFETY: signal 0 is none: the kernel only looks for the thread.
+        let found = unsafe { libc::syscall(libc::SYS_tgkill, pid, thread, 0) };
+        thread == 0 || found == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
     }
 
     /// Asks the owner for something, and waits for it: `gone` says whether nobody will ever answer.
     ///
     /// # Errors
-    /// What the owner's call came to, or ENODEV if it is gone.
+    /// What the owner's call came to, ENODEV if it is gone, or EBADF if this process has closed the bell.
     pub(crate) fn ask(&self, at: usize, gone: impl Fn() -> bool) -> Result<(), i32> {
         let slot = self.slot(at);
         let number = slot.asked.fetch_add(1, Release).wrapping_add(1);
-        self.call(at);
+        self.call(at)?;
         let begun = Instant::now();
         loop {
             let answered = slot.answered.load(Acquire);
@@ -143,34 +168,31 @@ impl Table {
             if gone() {
                 return Err(libc::ENODEV);
             }
+            // What was rung before may have been another file, if a thread closed the bell just then.
+            self.call(at)?;
         }
     }
 
     /// Has the owner look at a slot.
-    fn call(&self, at: usize) {
+    fn call(&self, at: usize) -> Result<(), i32> {
         self.head.wanted[at / 64].fetch_or(1 << (at % 64), Release);
         fence(SeqCst);
-        if self.head.asleep.load(Relaxed) != 0 {
-            self.ring();
+        match self.head.asleep.load(Relaxed) {
+            0 => Ok(()),
+            _ => self.bell.ring(),
         }
     }
 
     /// How a queue pair is, and who has it. A child that was killed when it had taken the queue pair, and had not said so
     /// yet, the owner hears of from whoever looks next.
-    pub(crate) fn look(&self, at: usize) -> (State, u32) {
+    pub(crate) fn look(&self, at: usize, generation: u32) -> (State, u32) {
         let slot = self.slot(at);
-        let (state, pid) = slot.state();
+        let (state, pid) = slot.state(generation);
         if state == State::Taken && slot.watched.load(Acquire) != pid {
-            self.call(at);
+            // Who has no bell leaves it to who looks next.
+            let _ = self.call(at);
         }
         (state, pid)
-    }
-
-    /// Wakes the owner.
-    fn ring(&self) {
-        let one = 1_u64;
-        // SAFETY: eight bytes of a local's. That the counter is full means that it has been rung.
-        unsafe { libc::write(self.bell, (&raw const one).cast(), size_of_val(&one)) };
     }
 
     /// The slots that have requests; each is told once.
@@ -193,28 +215,41 @@ impl Table {
 }
 
 impl Slot {
-    pub(crate) fn state(&self) -> (State, u32) {
-        let word = self.state.load(Acquire);
-        (State::of(word), (word >> 32) as u32)
+    /// How the queue pair of a generation is, and who has it. That of another is not lent.
+    pub(crate) fn state(&self, generation: u32) -> (State, u32) {
+        let now = self.state.load(Acquire);
+        let pid = (now >> PROCESS) as u32;
+        let state = State::of(now);
+        if now == word(state, generation, pid) { (state, pid) } else { (State::Not, 0) }
     }
 
-    pub(crate) fn set(&self, state: State) {
-        self.state.store(u64::from(state as u32), Release);
+    /// Whether a process has the queue pair of a generation.
+    pub(crate) fn is_taken(&self, generation: u32, pid: u32) -> bool {
+        self.state.load(Acquire) == word(State::Taken, generation, pid)
     }
 
-    /// A child takes it, if it is free; how it is if not.
-    pub(crate) fn take(&self, pid: u32) -> Result<(), State> {
-        let taken = u64::from(State::Taken as u32) | u64::from(pid) << 32;
-        let free = u64::from(State::Free as u32);
-        let result = self.state.compare_exchange(free, taken, SeqCst, Relaxed);
-        result.map(drop).map_err(State::of)
+    pub(crate) fn set(&self, state: State, generation: u32) {
+        self.state.store(word(state, generation, 0), Release);
     }
 
-    /// Changes its state if that is so; how it is if not.
-    pub(crate) fn change(&self, from: State, to: State) -> Result<(), State> {
-        let [from, to] = [from, to].map(|state| u64::from(state as u32));
-        let result = self.state.compare_exchange(from, to, SeqCst, Relaxed);
-        result.map(drop).map_err(State::of)
+    /// A child takes it, if it is free; whether it was.
+    pub(crate) fn take(&self, generation: u32, pid: u32) -> bool {
+        let [free, taken] = [(State::Free, 0), (State::Taken, pid)]
+            .map(|(state, pid)| word(state, generation, pid));
+        self.state.compare_exchange(free, taken, SeqCst, Relaxed).is_ok()
+    }
+
+    /// Changes its state if that is so; whether it was.
+    pub(crate) fn change(&self, from: State, to: State, generation: u32) -> bool {
+        let [from, to] = [from, to].map(|state| word(state, generation, 0));
+        self.state.compare_exchange(from, to, SeqCst, Relaxed).is_ok()
+    }
+
+    /// Another queue pair's from here on, which no child has had yet.
+    pub(crate) fn begin(&self, generation: u32) {
+        self.clear();
+        self.returned.store(0, Relaxed);
+        self.set(State::Free, generation);
     }
 
     /// A new child has posted nothing yet.
@@ -258,13 +293,55 @@ mod tests {
     fn a_queue_pair_has_one_taker() {
         let table = Table::new().unwrap();
         let slot = table.slot(3);
-        assert_eq!(slot.take(7), Err(State::Not));
-        slot.set(State::Free);
-        assert_eq!(slot.take(7), Ok(()));
-        assert_eq!(slot.take(8), Err(State::Taken));
-        assert_eq!(slot.state(), (State::Taken, 7));
-        slot.set(State::Reset);
-        assert_eq!((slot.take(8), slot.state()), (Err(State::Reset), (State::Reset, 0)));
+        assert!(!slot.take(1, 7));
+        slot.begin(1);
+        assert!(slot.take(1, 7) && slot.is_taken(1, 7));
+        assert!(!slot.take(1, 8) && !slot.is_taken(1, 8));
+        assert_eq!(slot.state(1), (State::Taken, 7));
+        slot.set(State::Reset, 1);
+        assert!(!slot.take(1, 8) && !slot.is_taken(1, 7));
+        assert_eq!(slot.state(1), (State::Reset, 0));
+        assert!(!slot.change(State::Broken, State::Not, 1));
+        assert!(slot.change(State::Reset, State::Free, 1) && slot.take(1, 8));
+    }
+
+    #[test]
+    fn who_knows_a_slots_former_queue_pair_has_no_other() {
+        let table = Table::new().unwrap();
+        let slot = table.slot(0);
+        slot.begin(1);
+        slot.returned.store(9, Relaxed);
+        assert!(slot.change(State::Free, State::Not, 1));
+        slot.begin(2);
+        assert_eq!(slot.returned.load(Relaxed), 0, "another's returns");
+        assert!(!slot.take(1, 7), "the slot has another queue pair");
+        assert!(slot.take(2, 7));
+        assert_eq!((slot.state(1), slot.state(2)), ((State::Not, 0), (State::Taken, 7)));
+        assert!(!slot.is_taken(1, 7));
+        // The last generation that there is room for, and the first that there is none for.
+        for generation in [(1 << 29) - 1, 1 << 29] {
+            slot.begin(generation);
+            assert_eq!(slot.state(generation), (State::Free, 0));
+        }
+    }
+
+    #[test]
+    fn an_owner_that_has_ended_is_missed() {
+        let table = Table::new().unwrap();
+        let own = std::process::id();
+        assert!(table.has_owner(own), "it may still come");
+        std::thread::spawn(move || {
+            table.set_owner();
+            assert!(table.has_owner(own));
+        })
+        .join()
+        .unwrap();
+        let begun = Instant::now();
+        // Who joins may be woken before the kernel has forgotten the thread.
+        while table.has_owner(own) {
+            assert!(begun.elapsed() < Duration::from_secs(20));
+            std::thread::yield_now();
+        }
     }
 
     #[test]
@@ -294,20 +371,17 @@ mod tests {
     #[test]
     fn who_sleeps_is_rung_for_and_who_died_early_is_seen() {
         let table = Table::new().unwrap();
-        table.slot(1).set(State::Free);
-        table.slot(1).take(7).unwrap();
-        assert_eq!(table.look(1), (State::Taken, 7));
+        table.slot(1).begin(5);
+        assert!(table.slot(1).take(5, 7));
+        assert_eq!(table.look(1, 5), (State::Taken, 7));
         assert_eq!(table.wanted().collect::<Vec<_>>(), [1], "nobody watches it");
         table.slot(1).watched.store(7, Release);
-        table.look(1);
+        table.look(1, 5);
         assert_eq!(table.wanted().next(), None);
-        let mut count = 0_u64;
-        // SAFETY: eight bytes of a local's.
-        let mut heard = || unsafe { libc::read(table.bell(), (&raw mut count).cast(), 8) };
         assert!(table.ask(0, || true).is_err());
-        assert_eq!(heard(), -1);
+        assert!(!table.bell().drain());
         table.set_asleep(true);
         assert!(table.ask(0, || true).is_err());
-        assert_eq!(heard(), 8);
+        assert!(table.bell().drain());
     }
 }

@@ -1,5 +1,5 @@
-//! What of libibverbs' structures lending reads and writes (`infiniband/verbs.h`; the test of the layouts compares). None
-//! of it has changed since `IBVERBS_1.1`.
+//! What of libibverbs' structures lending reads and writes (`infiniband/verbs.h`). None of it has changed since
+//! `IBVERBS_1.1`.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -10,11 +10,21 @@ pub(crate) const RC: u32 = 2;
 pub(crate) const RESET: u32 = 0;
 pub(crate) const RTS: u32 = 3;
 pub(crate) const ERR: u32 = 6;
-/// `IBV_QP_STATE`.
+/// `IBV_QP_STATE`, `IBV_QP_CAP`.
 pub(crate) const STATE: c_int = 1;
-/// `IBV_WR_RDMA_WRITE`, and `IBV_SEND_SIGNALED`.
+pub(crate) const CAP: c_int = 1 << 19;
+/// `IBV_WR_RDMA_WRITE`; `IBV_WR_ATOMIC_CMP_AND_SWP` and `IBV_WR_ATOMIC_FETCH_AND_ADD`; `IBV_WR_BIND_MW`.
 const RDMA_WRITE: u32 = 0;
+pub(crate) const ATOMICS: [u32; 2] = [5, 6];
+pub(crate) const BIND_MW: u32 = 8;
+/// `IBV_SEND_SIGNALED`, `IBV_SEND_INLINE`.
 const SIGNALED: u32 = 2;
+pub(crate) const INLINE: u32 = 8;
+/// `IBV_WC_RECV`, a bit.
+const RECEIVED: u32 = 1 << 7;
+/// Words of `struct ibv_qp_init_attr` before `cap.max_send_sge`, and before `cap.max_inline_data`.
+const MAX_SEND_SGE: usize = 10;
+const MAX_INLINE_DATA: usize = 12;
 
 /// Words of `struct ibv_context` before what is of interest: the device, and `post_send` and `post_recv` among 32 functions.
 const POLL_CQ: usize = 12;
@@ -41,7 +51,8 @@ pub(crate) struct Qp {
     pub(crate) srq: *mut c_void,
     pub(crate) handle: u32,
     qp_num: u32,
-    state: u32,
+    /// What this process last made of it.
+    pub(crate) state: u32,
     pub(crate) qp_type: u32,
 }
 
@@ -51,25 +62,62 @@ pub(crate) struct Qp {
 pub(crate) struct Wc {
     pub(crate) wr_id: u64,
     pub(crate) status: u32,
-    rest: [u32; 9],
+    opcode: u32,
+    rest: [u32; 8],
+}
+
+impl Wc {
+    /// Whether a success is a receive's.
+    pub(crate) fn is_receive(&self) -> bool {
+        self.opcode & RECEIVED != 0
+    }
 }
 
 /// `struct ibv_qp_attr` and `struct ibv_qp_init_attr`, whose first member of the former is the state.
 #[repr(C, align(8))]
 pub(crate) struct Attributes(pub(crate) [u32; 64]);
 
-/// `struct ibv_send_wr`, a WRITE of nothing: it reaches the peer behind all that was posted before it, and needs no memory
-/// there.
+impl Attributes {
+    /// Of the former.
+    pub(crate) fn state(&self) -> u32 {
+        self.0[0]
+    }
+
+    /// Of the latter.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { sges: self.0[MAX_SEND_SGE], inline_bytes: self.0[MAX_INLINE_DATA] }
+    }
+}
+
+/// What a queue pair was made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) sges: u32,
+    pub(crate) inline_bytes: u32,
+}
+
+/// `struct ibv_sge`.
 #[repr(C)]
-pub(crate) struct Fence {
+#[derive(Clone, Copy)]
+pub(crate) struct Sge {
+    pub(crate) addr: u64,
+    pub(crate) length: u32,
+    pub(crate) lkey: u32,
+}
+
+/// `struct ibv_send_wr`.
+#[repr(C)]
+pub(crate) struct SendWr {
     wr_id: u64,
     next: *mut c_void,
-    sg_list: *mut c_void,
-    num_sge: c_int,
-    opcode: u32,
-    flags: u32,
-    immediate: u32,
-    rest: [u64; 11],
+    pub(crate) sg_list: *const Sge,
+    pub(crate) num_sge: c_int,
+    pub(crate) opcode: u32,
+    pub(crate) flags: u32,
+    pub(crate) immediate: u32,
+    /// Of READs, WRITEs and atomics.
+    pub(crate) remote_addr: u64,
+    rest: [u64; 10],
 }
 
 /// `struct ibv_recv_wr`, without memory.
@@ -81,11 +129,26 @@ pub(crate) struct Receive {
     num_sge: c_int,
 }
 
-impl Fence {
-    pub(crate) fn new(wr_id: u64) -> Fence {
-        let (next, sg_list) = (ptr::null_mut(), ptr::null_mut());
-        let (opcode, flags) = (RDMA_WRITE, SIGNALED);
-        Fence { wr_id, next, sg_list, num_sge: 0, opcode, flags, immediate: 0, rest: [0; 11] }
+impl SendWr {
+    /// An unsignalled WRITE from no SGE of a list.
+    pub(crate) const fn of(sg_list: *const Sge) -> SendWr {
+        SendWr {
+            wr_id: 0,
+            next: ptr::null_mut(),
+            sg_list,
+            num_sge: 0,
+            opcode: RDMA_WRITE,
+            flags: 0,
+            immediate: 0,
+            remote_addr: 0,
+            rest: [0; 10],
+        }
+    }
+
+    /// A WRITE of nothing: it reaches the peer behind all that was posted before it, and needs no memory there, but the
+    /// peer's leave to WRITE.
+    pub(crate) fn fence(wr_id: u64) -> SendWr {
+        SendWr { wr_id, flags: SIGNALED, ..SendWr::of(ptr::null()) }
     }
 }
 
@@ -148,6 +211,19 @@ pub(crate) unsafe fn poll(context: *mut Context, cq: *mut c_void, to: &mut [Wc])
         let poll = context.cast::<usize>().add(POLL_CQ).read();
         std::mem::transmute::<usize, PollCq>(poll)(cq, to.len() as c_int, to.as_mut_ptr())
     }
+}
+
+/// Whether a function is of this library.
+pub(crate) fn is_own(function: *const c_void) -> bool {
+    static OWN: u8 = 0;
+    let bases = [function, (&raw const OWN).cast()].map(|address| {
+        // SAFETY: all zeros are a value of it, which the call writes; it looks for an address, whatever that is.
+        unsafe {
+            let mut info: libc::Dl_info = std::mem::zeroed();
+            (libc::dladdr(address, &raw mut info) != 0).then_some(info.dli_fbase)
+        }
+    });
+    bases[0].is_some() && bases[0] == bases[1]
 }
 
 /// The file name of the library that a function is in.
