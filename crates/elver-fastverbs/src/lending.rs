@@ -344,6 +344,8 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut c_void) -> c_int {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::PoisonError;
+
     use super::table::Slot;
     use super::verbs::Limits;
     use super::*;
@@ -382,5 +384,28 @@ mod tests {
         registry::set_busy(at, false);
         assert_eq!(leave(table, at), Ok(State::Free));
         registry::remove(at);
+    }
+    #[test]
+    fn a_fork_of_a_lender_waits_while_its_thread_uses_a_queue_pair() {
+        let _alone = forks::tests::ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        table().unwrap();
+        let turn = forks::Between::default().turn().unwrap();
+        let fork = std::thread::spawn(|| {
+            // SAFETY: the child does nothing but end.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::_exit(0);
+                }
+                child
+            }
+        });
+        forks::tests::until_one_waits(|| fork.is_finished());
+        assert!(!fork.is_finished());
+        drop(turn);
+        let (child, mut status) = (fork.join().unwrap(), -1);
+        // SAFETY: a child of this process's, and room for its status.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 }

@@ -61,22 +61,28 @@ impl Between {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::mpsc::channel;
     use std::time::{Duration, Instant};
 
     use super::*;
 
-    fn until(what: &str, is_so: impl Fn() -> bool) {
+    /// One test at a time looks at who forks.
+    pub(crate) static ALONE: Mutex<()> = Mutex::new(());
+
+    /// Returns when a fork waits; fails after twenty seconds, or when it has been done.
+    pub(crate) fn until_one_waits(is_done: impl Fn() -> bool) {
         let begun = Instant::now();
-        while !is_so() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        while FORKING.load(Relaxed) != 1 {
+            assert!(!is_done(), "it did not wait");
+            assert!(begun.elapsed() < Duration::from_secs(20), "nobody forks");
             std::thread::yield_now();
         }
     }
 
     #[test]
     fn a_fork_waits_for_the_turn_and_comes_before_the_next() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let mut between = Between::default();
         let turn = between.turn().unwrap();
         let (tells, told) = channel();
@@ -87,7 +93,7 @@ mod tests {
             let_go.recv().unwrap();
             parent();
         });
-        until("a fork waits", || FORKING.load(Relaxed) == 1);
+        until_one_waits(|| false);
         assert!(told.try_recv().is_err(), "it was prepared within the turn");
         drop(turn);
         // However often the lender's thread comes: it has no turn before the fork has had its own.
