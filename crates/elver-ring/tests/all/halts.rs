@@ -1,7 +1,6 @@
 //! Peers whose node does nothing for a while, and then goes on.
 
 use std::sync::mpsc;
-use std::time::Duration;
 
 use crate::common::{PLACE, WAIT, cluster, config, session_at};
 use elver::node::Node;
@@ -38,6 +37,13 @@ fn beside(
     });
 }
 
+/// Drives a node until the other side says so.
+fn until(node: &EmbeddedNode, goes: &mpsc::Receiver<()>) {
+    while let Err(mpsc::TryRecvError::Empty) = goes.try_recv() {
+        node.poll();
+    }
+}
+
 /// The way to the port of a sleeper may take longer than who rings looks for it: he rings when it is there, and not only
 /// with the next message.
 #[test]
@@ -49,21 +55,17 @@ fn who_could_not_be_woken_at_once_is_woken_later() {
             ends.receiver.carrier().lie_down(&mut pause).unwrap();
             say.send(()).unwrap();
             // Until the peer knows that this end sleeps.
-            while let Err(mpsc::TryRecvError::Empty) = goes.try_recv() {
-                node.poll();
-            }
+            until(node, goes);
             say.send(()).unwrap();
             // Nothing is answered here before the peer has given up to ring at once.
             goes.recv().unwrap();
-            while let Err(mpsc::TryRecvError::Empty) = goes.try_recv() {
-                node.poll();
-            }
+            until(node, goes);
         },
         |mut ends, go, heard| {
             heard.recv().unwrap();
             let counters = |ends: &Ends| ends.sender.carrier().counters();
             while counters(&ends).peer_naps == 0 {
-                ends.receiver.poll().unwrap();
+                ends.sender.poll().unwrap();
             }
             go.send(()).unwrap();
             heard.recv().unwrap();
@@ -73,10 +75,10 @@ fn who_could_not_be_woken_at_once_is_woken_later() {
             go.send(()).unwrap();
             let began = std::time::Instant::now();
             while counters(&ends).wakings == 0 {
-                ends.receiver.poll().unwrap();
-                assert!(began.elapsed() < WAIT.unwrap(), "nobody rings");
+                ends.sender.poll().unwrap();
+                assert!(began.elapsed() < WAIT.unwrap(), "nobody rings: {:?}", counters(&ends));
             }
-            drop(go.send(()));
+            let _ = go.send(());
         },
     );
 }
@@ -88,6 +90,8 @@ fn what_was_sent_before_a_drop_arrives_also_where_there_was_no_room_below() {
     beside(
         65,
         |node, _listener, mut ends, goes, say| {
+            until(node, goes);
+            say.send(()).unwrap();
             goes.recv().unwrap();
             let mut read = 0;
             let ended = loop {
@@ -104,6 +108,8 @@ fn what_was_sent_before_a_drop_arrives_also_where_there_was_no_room_below() {
             node.poll();
         },
         |mut ends, go, heard| {
+            go.send(()).unwrap();
+            heard.recv().unwrap();
             let mut sent = 0_u32;
             while !ends.sender.is_held_up() {
                 ends.sender.try_send(&sent.to_le_bytes()).unwrap();
@@ -115,12 +121,7 @@ fn what_was_sent_before_a_drop_arrives_also_where_there_was_no_room_below() {
                 ends.sender.try_send(&sent.to_le_bytes()).unwrap();
                 sent += 1;
             }
-            // Who waits is there before the other goes on.
-            let go = go.clone();
-            std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_millis(5));
-                let _ = go.send(());
-            });
+            go.send(()).unwrap();
             drop(ends);
             heard.recv().unwrap();
         },
