@@ -31,6 +31,9 @@ use super::sessions::Sessions;
 use super::translate::Refused;
 use crate::config::DirectConfig;
 
+#[cfg(test)]
+mod tests;
+
 /// Time between two looks at those who are waited for, and the same where there are more than a few.
 const LOOK_NS: u64 = 500_000;
 const LOOK_NS_MANY: u64 = 5_000_000;
@@ -220,8 +223,12 @@ impl Directs {
         }
     }
 
-    /// A session has ended: its process reaches nothing by its gate any more.
-    pub(super) fn ended(&mut self, gate: &Gate, now: Time) {
+    /// A session has ended: nobody hears what becomes of its deregistrations, and its process reaches nothing by its
+    /// gate any more.
+    pub(super) fn ended(&mut self, token: u64, gate: Option<&Gate>, now: Time) {
+        let is_its = |whose| matches!(whose, Whose::Region { token: of, .. } if of == token);
+        self.waits.retain(|wait| !is_its(wait.whose));
+        let Some(gate) = gate else { return };
         let GateCounts { reads, writes, bytes } = gate.end.counts();
         self.counts.reads = self.counts.reads.saturating_add(reads);
         self.counts.writes = self.counts.writes.saturating_add(writes);
@@ -233,6 +240,10 @@ impl Directs {
             let own = doors.filter(|one| Arc::ptr_eq(&one.end, &gate.end));
             accesses.extend(own.filter_map(|one| one.end.shut(one.door)));
         }
+        // Who waits for it already waits on, and hears of its process's end.
+        let waited = self.waits.iter().flat_map(|wait| &wait.accesses);
+        let own = waited.filter(|one| Arc::ptr_eq(&one.end, &gate.end) && !one.has_ended());
+        accesses.extend(own.cloned());
         if gate.end.is_orphan() {
             accesses.clear();
         }
@@ -246,6 +257,15 @@ impl Directs {
             && let Some(oldest) = self.lingering.pop_front()
         {
             self.forget(&oldest);
+        }
+    }
+
+    /// A session says goodbye: that waits for what its deregistrations waited for, of which it hears no more.
+    pub(super) fn leaves(&mut self, token: u64, client: ClientId) {
+        for wait in &mut self.waits {
+            if matches!(wait.whose, Whose::Region { token: of, .. } if of == token) {
+                wait.whose = Whose::Goodbye(client);
+            }
         }
     }
 

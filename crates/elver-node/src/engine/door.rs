@@ -145,6 +145,16 @@ impl Door {
         Ok(epoll::add(&self.epoll, pidfd, data, epoll::EventFlags::IN)?)
     }
 
+    /// Watches a session's socket and its process no more. The end of the session's own handles would not do it: what
+    /// is watched is watched for as long as anybody has it open, and nobody could name it then.
+    pub(super) fn unwatch(&self, socket: &Socket, process: Option<&OwnedFd>) {
+        // What is not watched is no failure.
+        let _ = epoll::delete(&self.epoll, socket);
+        if let Some(process) = process {
+            let _ = epoll::delete(&self.epoll, process);
+        }
+    }
+
     /// What is ready, without waiting. Returns how many tokens it wrote.
     pub(super) fn ready(&self, tokens: &mut [u64; EVENTS_MAX]) -> usize {
         let mut events = [const { MaybeUninit::uninit() }; EVENTS_MAX];

@@ -20,9 +20,10 @@ impl Engine {
         let Some(session) = self.sessions.at(slot) else { return };
         let token = session.token(slot);
         let heir = session.open.as_ref().and_then(|open| Some((open.heir?, open.client)));
-        if let Some(gate) = session.open.as_ref().and_then(|open| open.gate.as_ref()) {
-            self.directs.ended(gate, now);
-        }
+        // Others may keep handles of its process.
+        self.door.unwatch(&session.socket, session.process.as_ref());
+        let gate = session.open.as_ref().and_then(|open| open.gate.as_ref());
+        self.directs.ended(token, gate, now);
         for lkey in self.sessions.regions_of(slot) {
             // The memory goes with its owner: nobody need wait until it is touched no more.
             self.directs.shut(lkey, None, &mut self.sessions, now);

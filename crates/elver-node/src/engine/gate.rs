@@ -36,6 +36,7 @@ pub(super) struct GateEnd {
 }
 
 /// An access that was under way when its door was shut.
+#[derive(Clone)]
 pub(super) struct Access {
     pub(super) end: Arc<GateEnd>,
     epoch: u64,

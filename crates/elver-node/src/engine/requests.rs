@@ -186,6 +186,8 @@ impl Engine {
             for lkey in sessions.regions_of(slot) {
                 directs.shut(lkey, Some(Whose::Goodbye(client)), sessions, now);
             }
+            let token = sessions.at(slot).map_or(0, |session| session.token(slot));
+            directs.leaves(token, client);
             sessions.leave(slot, request);
         }
         Ok(busy)
