@@ -47,6 +47,8 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 const TRIES_MIN: u32 = 8;
 /// So is one that answered, but never finally, for this long.
 const PATIENCE_NS_MAX: u64 = 16 * PATIENCE_NS;
+/// One that is worked on for this long leaves its turn to others, and is asked on.
+const TURN_NS: u64 = PATIENCE_NS;
 /// An answer is kept for this long at least: by then its request comes no more.
 const REPLY_NS: u64 = 2 * PATIENCE_NS;
 /// What a busy core asks others to wait, in microseconds.
@@ -61,7 +63,9 @@ const OUTGOING_MAX: usize = 1_024;
 /// Requests go out at most [`ControlConfig::calls_max`] at once, peers in turn and those to one peer
 /// in their order, and again at doubling distances with jitter until an answer comes. A peer that
 /// does not answer keeps nobody else waiting: what is under way to it does not count, nothing more
-/// goes there until it is heard, and when it is given up, so is all that waits for it.
+/// goes there until it is heard, and when it is given up, so is all that waits for it. Nor does one that
+/// only says that it works on what it was asked: after a second that does not count, and while there is
+/// any, one other is under way to it at once.
 ///
 /// The answering side does a request that comes again only once: it gets the answer it got, or
 /// [`Answer::Working`] while there is none. Answers are kept until their request can come no more,
@@ -145,6 +149,8 @@ struct Peer {
     resting: VecDeque<u64>,
     /// Those under way.
     flying: usize,
+    /// Those that it has worked on for long. While there are any, one other is under way to it at once.
+    slow: usize,
     /// When it was last heard.
     heard: Time,
     /// It let a call come to its timer and was not heard meanwhile.
@@ -170,6 +176,8 @@ struct Call {
     first: Option<Time>,
     /// When the peer was last heard; when it was first sent, if never.
     heard: Time,
+    /// When it last had its turn.
+    turned: Time,
     /// When it was last sent.
     sent: Time,
     timer: Time,
@@ -180,9 +188,18 @@ enum CallState {
     Waiting,
     Flying,
     Resting,
+    /// The peer says that it works on it, and has for long: it is asked on, and others take its turn.
+    Slow,
     /// The end of an RC QP: it goes at once, and counts for nothing. Its peer may be waiting for it to make room
     /// for what takes all turns here.
     Apart,
+}
+
+impl Peer {
+    /// Whether one more call to it may be under way.
+    fn may_fly(&self) -> bool {
+        !self.silent && (self.slow == 0 || self.flying == 0)
+    }
 }
 
 impl Control {
@@ -233,6 +250,7 @@ impl Control {
             rests: 0,
             first: close.then_some(now),
             heard: now,
+            turned: now,
             sent: now,
             timer: now,
         };
@@ -306,7 +324,7 @@ impl Control {
                 continue;
             };
             let (to, sent, state) = (call.to, call.sent, call.state);
-            let unheard = matches!(state, CallState::Flying | CallState::Apart)
+            let unheard = matches!(state, CallState::Flying | CallState::Slow | CallState::Apart)
                 && call.tries >= TRIES_MIN
                 && now.ns_since(call.heard) >= PATIENCE_NS;
             let late = call.first.is_some_and(|first| now.ns_since(first) >= PATIENCE_NS_MAX);
@@ -325,6 +343,7 @@ impl Control {
                 self.transmit(id, rng, now);
                 if state == CallState::Flying {
                     self.suspect(to, sent, rng, now);
+                    self.set_aside(id, rng, now);
                 }
             }
         }
@@ -352,7 +371,7 @@ impl Control {
         let Some(peer) = self.peers.get_mut(&to) else {
             return bug!("a peer without calls takes turns");
         };
-        if !peer.waiting.is_empty() && !peer.silent && !peer.enlisted {
+        if !peer.waiting.is_empty() && peer.may_fly() && !peer.enlisted {
             peer.enlisted = true;
             self.turns.push_back(to);
         }
@@ -364,7 +383,7 @@ impl Control {
             let Some(to) = self.turns.pop_front() else { return };
             let Some(peer) = self.peers.get_mut(&to) else { continue };
             peer.enlisted = false;
-            if peer.silent {
+            if !peer.may_fly() {
                 continue;
             }
             let id = peer.waiting.pop_front();
@@ -373,6 +392,7 @@ impl Control {
                 call.state = CallState::Flying;
                 call.first.get_or_insert(now);
                 call.heard = now;
+                call.turned = now;
                 call.tries = 0;
                 peer.flying += 1;
                 self.flying += 1;
@@ -393,6 +413,25 @@ impl Control {
             count_off!(self.flying, peer.flying);
             self.launch(rng, now);
         }
+    }
+
+    /// Has others take the turn of a call that its peer has worked on for long: who only says so would have all
+    /// turns until it is given up.
+    fn set_aside(&mut self, id: u64, rng: &mut Rng, now: Time) {
+        let Some(call) = self.calls.get_mut(&id) else {
+            return bug!("a call that is under way has ended");
+        };
+        if now.ns_since(call.turned) < TURN_NS || call.heard <= call.turned {
+            return;
+        }
+        call.state = CallState::Slow;
+        let to = call.to;
+        if let Some(peer) = self.peers.get_mut(&to) {
+            peer.slow += 1;
+        }
+        self.landed(to);
+        self.enlist(to);
+        self.launch(rng, now);
     }
 
     /// A peer has answered something.
@@ -466,8 +505,13 @@ impl Control {
             return bug!("a call that has ended was to no peer");
         };
         count_off!(peer.calls, 1);
+        if call.state == CallState::Slow {
+            count_off!(peer.slow, 1);
+        }
         if peer.calls == 0 {
             self.peers.remove(&call.to);
+        } else {
+            self.enlist(call.to);
         }
         self.launch(rng, now);
     }

@@ -159,6 +159,45 @@ fn a_peer_that_only_works_on_it_is_given_up_too() {
     assert_eq!(a.poll_done(), Some(Done { token: 1, answer: None }));
 }
 
+/// It had all turns, for as long as it took to give it up, and then all but one again.
+#[test]
+fn a_peer_that_only_works_on_it_keeps_nobody_else_waiting() {
+    const C: ControlAddr = ControlAddr { gid: Gid([3; 16]), qpn: 33, qkey: 3 };
+    let (mut a, mut rng) = (control(), Rng::new(3));
+    for token in 0..50 {
+        a.call(B, connect(5), token, &mut rng, Time(0)).unwrap();
+    }
+    let (mut now, mut next, mut ended, mut slow) = (Time(0), 100, 0, 0);
+    // As long as it is given up by and by, others have their turns.
+    while ended + slow < 250 {
+        if next < 300 && a.calls() < 60 {
+            a.call(C, connect(5), next, &mut rng, now).unwrap();
+            next += 1;
+        }
+        while let Some((to, message)) = a.poll_transmit() {
+            let answer = if to == B { Answer::Working } else { Answer::Accepted(end(9)) };
+            a.handle_answer((to.gid, to.qpn), message.id, answer, &mut rng, now);
+        }
+        while let Some(done) = a.poll_done() {
+            if done.token >= 100 {
+                ended += 1;
+                assert!(now.0 < 2 * TURN_NS, "at {now:?}");
+            } else {
+                assert!(done.answer.is_none());
+                slow += 1;
+            }
+        }
+        assert!(a.flying <= CONFIG.calls_max);
+        if let Some(due) = a.poll_timeout() {
+            now = due;
+            a.handle_timeout(&mut rng, now);
+        }
+    }
+    assert_eq!((ended, slow, a.flying), (200, 50, 0));
+    // Four at first, and then one each second.
+    assert!((30 * TURN_NS..80 * TURN_NS).contains(&now.0), "{now:?}");
+}
+
 #[test]
 fn numbers_are_bounded_on_both_sides() {
     let (mut a, mut b, mut rng) = (control(), control(), Rng::new(4));
