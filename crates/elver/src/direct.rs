@@ -196,11 +196,13 @@ impl Direct {
     #[cold]
     pub(crate) fn take_in(
         &mut self,
-        file: impl FnMut(u32) -> Option<OwnedFd>,
+        mut file: impl FnMut(u32) -> Option<OwnedFd>,
     ) -> Option<(u32, Way)> {
         let (told, Asked { request, vqp, rkey }) = (self.told.take()?, self.asked.take()?);
+        // A refusal may come behind the file of a gate, which is none then.
+        let files = [file(request), file(request)];
         let way = match told {
-            Told::Reached(reach) if self.reached(file, request, rkey, &reach) => Way::Direct,
+            Told::Reached(reach) if self.reached(files, rkey, &reach) => Way::Direct,
             Told::Refused(RefusalCode::State) => Way::Node,
             Told::Refused(RefusalCode::Unsupported) => {
                 self.gate = Gate::Off;
@@ -215,24 +217,25 @@ impl Direct {
     }
 
     /// Takes a region in; false if it is of no use.
-    fn reached(
-        &mut self,
-        mut file: impl FnMut(u32) -> Option<OwnedFd>,
-        request: u32,
-        rkey: u32,
-        reach: &Reach,
-    ) -> bool {
+    fn reached(&mut self, files: [Option<OwnedFd>; 2], rkey: u32, reach: &Reach) -> bool {
         let Reach { door, generation, addr, len, access, file_bytes } = *reach;
+        let [first, second] = files;
+        let mut file = first;
         if matches!(self.gate, Gate::None) {
-            let gate = file(request).and_then(|file| ClientGate::map(file).ok());
+            // The gate's file comes first. One that is alone is a region's, whose memory is nobody's epoch.
+            let gate = second.is_some().then_some(file).flatten();
+            let gate = gate.and_then(|file| ClientGate::map(file).ok());
             self.gate = gate.map_or(Gate::Off, Gate::Open);
+            file = second;
+        }
+        if matches!(self.gate, Gate::Off) {
+            return false;
         }
         if file_bytes == 0 {
             return self.regions.contains_key(&rkey);
         }
         let writable = access.contains(AccessFlags::REMOTE_WRITE);
-        let Some(Ok(memory)) = file(request).map(|file| PeerMemory::map(file, len, writable))
-        else {
+        let Some(Ok(memory)) = file.map(|file| PeerMemory::map(file, len, writable)) else {
             return false;
         };
         // What had the door before is gone.
@@ -287,4 +290,54 @@ pub(crate) fn completion(vqp: u32, wr: &SendWr<'_>, byte_len: u32) -> Wc {
     let opcode: WcOpcode = wr.op.opcode().wc_opcode();
     let status = WcStatus::Success;
     Wc { wr_id: wr.wr_id, status, opcode, byte_len, qp_num: vqp, ..Wc::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use elver_portal::{GATE_BYTES, memfd};
+
+    use super::*;
+
+    const REACH: Reach = Reach {
+        door: 0,
+        generation: 7,
+        addr: 0x1000,
+        len: GATE_BYTES,
+        access: AccessFlags::REMOTE_WRITE,
+        file_bytes: GATE_BYTES,
+    };
+
+    fn file() -> OwnedFd {
+        memfd::create("test", GATE_BYTES, memfd::Pages::Small).unwrap()
+    }
+
+    fn told(direct: &mut Direct, answer: &Answer<'_>, files: Vec<OwnedFd>) -> Option<(u32, Way)> {
+        direct.asked(1, 5, 9);
+        assert!(direct.hears(1, answer));
+        let mut files = files.into_iter();
+        let way = direct.take_in(|request| files.next().filter(|_| request == 1));
+        assert!(files.next().is_none(), "it is kept for nobody");
+        way
+    }
+
+    /// A region of the gate's size was taken for the gate, and each access wrote its epoch into it.
+    #[test]
+    fn a_regions_file_is_no_gates() {
+        let mut direct = Direct::new();
+        let way = told(&mut direct, &Answer::Reached(REACH), vec![file()]);
+        assert_eq!(way, Some((5, Way::Unknown)));
+        assert!(matches!(direct.gate, Gate::Off) && direct.regions.is_empty());
+    }
+
+    #[test]
+    fn a_gate_that_came_with_a_refusal_is_none() {
+        let mut direct = Direct::new();
+        let refusal = elver_portal::Refusal { code: RefusalCode::Limit, text: "" };
+        let way = told(&mut direct, &Answer::Refused(refusal), vec![file()]);
+        assert_eq!(way, Some((5, Way::Unknown)));
+        assert!(matches!(direct.gate, Gate::None));
+        direct.refused.clear();
+        let way = told(&mut direct, &Answer::Reached(REACH), vec![file(), file()]);
+        assert_eq!(way, Some((5, Way::Direct)));
+    }
 }

@@ -159,6 +159,7 @@ impl Directs {
         let Session { socket, process, open: Some(open), .. } = session else {
             return Err(ended());
         };
+        let is_new = open.gate.is_none();
         let gate = match &mut open.gate {
             Some(gate) => gate,
             none => {
@@ -181,6 +182,10 @@ impl Directs {
         })?;
         if let Err(error) = send(socket, request, &file, access) {
             gate.free_door(door);
+            if is_new {
+                // Its process hears of a refusal, and takes no gate with that: one comes with the next region.
+                open.gate = None;
+            }
             return Err(error.into());
         }
         gate.vqps.insert(vqp);

@@ -161,3 +161,62 @@ fn who_is_inside_of_what_goes_when_its_session_ends_is_waited_for_until_it_dies(
         });
     assert!(is_done && engine.directs.is_idle());
 }
+
+/// How many messages with a file come for a request.
+fn files_for(socket: &Socket, request: u32) -> usize {
+    let mut files = 0;
+    loop {
+        match socket.receive(true).unwrap() {
+            Received::Message(Message::Memory { request: of }, Some(_)) => {
+                files += usize::from(of == request);
+            }
+            Received::Message(..) => {}
+            Received::Nothing => return files,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The node thought that its process had it, and sent the next region's file alone, which was taken for the gate's.
+#[test]
+fn a_gate_whose_first_region_could_not_be_sent_comes_with_the_next() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 14]);
+    let gid = engine.core.gid();
+    let mut client = session(&mut engine, USER);
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let alloc = Command::AllocMr { len: 4_096, addr: 0x10_0000, access, huge: false };
+    let alloc = |engine: &mut Engine, client: &mut Client| {
+        ask(engine, client, &alloc, |answer| match answer {
+            Answer::Mr { rkey, .. } => Some(Some(rkey)),
+            Answer::Refused(_) => Some(None),
+            _ => None,
+        })
+    };
+    // Until its socket takes no more.
+    let mut rkeys = Vec::new();
+    while let Some(rkey) = alloc(&mut engine, &mut client) {
+        rkeys.push(rkey);
+    }
+    let most = files_for(&client.0, 1);
+    let vqp = ask(&mut engine, &mut client, &Command::CreateVqp(VqpOptions::default()), |answer| {
+        if let Answer::Vqp(vqp) = answer { Some(vqp) } else { None }
+    });
+    let connect = Command::Connect { vqp, gid, port: 0, options: ConnectOptions::default() };
+    ask(&mut engine, &mut client, &connect, |answer| {
+        matches!(answer, Answer::Connected(_)).then_some(())
+    });
+    // There is room for the gate's file, and for no other.
+    for _ in 1..most {
+        alloc(&mut engine, &mut client).unwrap();
+    }
+    let reach = Command::Reach { vqp, rkey: rkeys[0] };
+    ask(&mut engine, &mut client, &reach, |answer| {
+        matches!(answer, Answer::Refused(_)).then_some(())
+    });
+    assert_eq!(files_for(&client.0, 1), most);
+    let reach = Command::Reach { vqp, rkey: rkeys[1] };
+    ask(&mut engine, &mut client, &reach, |answer| {
+        matches!(answer, Answer::Reached(_)).then_some(())
+    });
+    assert_eq!(files_for(&client.0, 1), 2);
+}
