@@ -55,13 +55,12 @@ pub(crate) fn replace(fd: &OwnedFd, by: impl AsFd) -> io::Result<()> {
     Ok(rustix::io::dup3(by, &mut copy, DupFlags::CLOEXEC)?)
 }
 
-/// Makes the system refuse files that are sent to this socket, where it can (Linux 6.16).
-pub(crate) fn refuse_files(socket: impl AsFd) {
+/// Makes the system refuse files that are sent to this socket; whether it can (Linux 6.16).
+pub(crate) fn refuse_files(socket: impl AsFd) -> bool {
     const SO_PASSRIGHTS: libc::c_int = 83;
     let no: libc::c_int = 0;
     // SAFETY: `no` is valid for its size while the call runs.
-    unsafe {
-        // Where it is refused, what comes is closed as it is read.
+    let result = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
             libc::SOL_SOCKET,
@@ -70,6 +69,18 @@ pub(crate) fn refuse_files(socket: impl AsFd) {
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
+    result == 0
+}
+
+/// Bytes that were sent over a socket and that the other end has not taken, as the system counts them (`SIOCOUTQ`).
+///
+/// # Errors
+/// It is no socket.
+pub(crate) fn untaken(socket: impl AsFd) -> io::Result<u32> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: `bytes` is valid for the number that the kernel writes.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { Ok(bytes.unsigned_abs()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// An option of a socket, which is as long as `value`.

@@ -18,6 +18,11 @@ use crate::peer::{self, Peer};
 /// Clients that may wait to be accepted; the system may allow fewer.
 const BACKLOG: i32 = 4096;
 
+/// Bytes of messages that the other end of a node's socket may leave unread, as the system counts them: for some ten.
+/// A file in one counts for the user who sent it, so that who takes none off its socket could keep a node from sending
+/// any to others.
+const UNREAD_BYTES: usize = 6 * 1024;
+
 /// Where a node takes clients.
 pub struct Listener {
     fd: OwnedFd,
@@ -26,6 +31,8 @@ pub struct Listener {
 /// One end of a session's socket. Nothing but [`Socket::wait`] and [`Socket::connect`] blocks.
 pub struct Socket {
     fd: OwnedFd,
+    /// The system lets nobody send it files.
+    refuses_files: bool,
 }
 
 /// What a look at a socket finds.
@@ -86,10 +93,8 @@ impl Listener {
     pub fn accept(&self) -> io::Result<Option<Socket>> {
         match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC) {
             Ok(fd) => {
-                // A client's file would be closed here, and its last close may take as long as it
-                // likes: a socket's that lingers, for one.
-                peer::refuse_files(&fd);
-                Ok(Some(Socket { fd }))
+                let refuses_files = peer::refuse_files(&fd);
+                Ok(Some(Socket { fd, refuses_files }))
             }
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
             Err(error) => Err(error.into()),
@@ -107,10 +112,10 @@ impl Socket {
     pub fn connect(path: &Path) -> io::Result<Socket> {
         let fd = socket()?;
         rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
-        Ok(Socket { fd })
+        Ok(Socket { fd, refuses_files: false })
     }
 
-    /// Two ends without a path: for a node and a client in one process.
+    /// Two ends without a path: for a node and a client in one process. The first is the node's, which takes no files.
     ///
     /// # Errors
     ///
@@ -122,7 +127,8 @@ impl Socket {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        Ok((Socket { fd: one }, Socket { fd: other }))
+        let refuses_files = peer::refuse_files(&one);
+        Ok((Socket { fd: one, refuses_files }, Socket { fd: other, refuses_files: false }))
     }
 
     /// Who connected (`SO_PEERCRED`).
@@ -176,6 +182,33 @@ impl Socket {
         Ok(())
     }
 
+    /// Bounds what the other end may leave unread: what is beyond is not sent ([`io::ErrorKind::WouldBlock`]).
+    ///
+    /// # Errors
+    ///
+    /// What the system said of what is no socket.
+    pub fn bound_unread(&self) -> io::Result<()> {
+        Ok(rustix::net::sockopt::set_socket_send_buffer_size(&self.fd, UNREAD_BYTES)?)
+    }
+
+    /// Whether the other end has left something unread, though it may have been closed: files in it are this
+    /// process's until then.
+    pub fn is_unread(&self) -> bool {
+        peer::untaken(&self.fd).is_ok_and(|bytes| bytes > 0)
+    }
+
+    /// Whether closing it may take as long as the other end likes: files that it sent are closed with it, of which
+    /// this may be the last handle, for one of a socket that lingers.
+    pub fn may_hold_files(&self) -> bool {
+        !self.refuses_files
+    }
+
+    /// Ends the conversation: the other end hears so, and can send no more.
+    pub fn shut(&self) {
+        // Whose other end is gone has ended.
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+    }
+
     /// Wakes the other end. That it has too many unread is no failure: it will wake for those.
     ///
     /// # Errors
@@ -189,7 +222,7 @@ impl Socket {
     }
 
     /// Takes a message, if one is there. A file that comes with it is taken if `files`; a node
-    /// takes none.
+    /// takes none, and leaves a message that has one unread ([`MessageError::File`]).
     ///
     /// # Errors
     ///
@@ -203,6 +236,9 @@ impl Socket {
         } else {
             RecvAncillaryBuffer::default()
         };
+        if !files && self.may_hold_files() && self.has_files() {
+            return Ok(Received::Invalid(MessageError::File));
+        }
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let slices = &mut [IoSliceMut::new(&mut bytes)];
         let mut taken = rustix::net::recvmsg(&self.fd, slices, &mut control, flags);
@@ -235,6 +271,18 @@ impl Socket {
             Ok(message) => Received::Message(message, file),
             Err(error) => Received::Invalid(error),
         })
+    }
+
+    /// Whether the message that is next comes with files. They are not closed: to take it would be to close them here,
+    /// and the last close of a file may take as long as its owner likes.
+    fn has_files(&self) -> bool {
+        let mut bytes = [0; 1];
+        let mut control = RecvAncillaryBuffer::default();
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        let slices = &mut [IoSliceMut::new(&mut bytes)];
+        // What is wrong otherwise is told when it is taken.
+        rustix::net::recvmsg(&self.fd, slices, &mut control, flags)
+            .is_ok_and(|seen| seen.flags.contains(ReturnFlags::CTRUNC))
     }
 
     /// Sleeps until there is something to receive or the time has passed; without one, for as long

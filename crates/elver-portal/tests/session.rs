@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -230,10 +231,58 @@ fn a_node_takes_no_files() {
     if sent.is_ok() {
         // A system that cannot refuse it for us.
         let received = message(&server, false);
-        assert!(matches!(received, Received::Invalid(MessageError::File)), "{received:?}");
-    } else {
-        assert!(matches!(server.receive(false).unwrap(), Received::Nothing));
+        return assert!(matches!(received, Received::Invalid(MessageError::File)), "{received:?}");
     }
+    assert!(matches!(server.receive(false).unwrap(), Received::Nothing));
+    assert!(!server.may_hold_files());
     client.send(&Message::Wake, None).unwrap();
     assert!(matches!(message(&server, false), Received::Message(Message::Wake, None)));
+}
+
+/// Where the system does not refuse them, a node that took the message closed them itself, for as long as their owner
+/// liked.
+#[test]
+fn files_that_a_node_does_not_take_are_not_closed_by_looking_at_them() {
+    // The second end may be sent files, on whatever system.
+    let (client, server) = Socket::pair().unwrap();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    client.send(&Message::Wake, None).unwrap();
+    client.send(&Message::Wake, Some(writer.as_fd())).unwrap();
+    drop(writer);
+    rustix::io::ioctl_fionbio(&reader, true).unwrap();
+    assert!(matches!(message(&server, false), Received::Message(Message::Wake, None)));
+    for _ in 0..2 {
+        let received = message(&server, false);
+        assert!(matches!(received, Received::Invalid(MessageError::File)), "{received:?}");
+        let still = reader.read(&mut [0]).unwrap_err();
+        assert_eq!(still.kind(), std::io::ErrorKind::WouldBlock);
+    }
+    assert!(server.may_hold_files());
+    drop(server);
+    rustix::io::ioctl_fionbio(&reader, false).unwrap();
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn who_does_not_read_leaves_so_many_messages_unread() {
+    let (server, client) = Socket::pair().unwrap();
+    server.bound_unread().unwrap();
+    let file = memfd::create("test", 4096, memfd::Pages::Small).unwrap();
+    assert!(!server.is_unread());
+    let mut sent = 0;
+    while server.send(&Message::Memory { request: sent }, Some(file.as_fd())).is_ok() {
+        sent += 1;
+        assert!(sent < 32);
+    }
+    assert!(sent >= 4 && server.is_unread());
+    // It hears of the end only behind them, and they are there until it has taken them or is gone.
+    server.shut();
+    for request in 0..sent {
+        let received = message(&client, true);
+        assert!(
+            matches!(received, Received::Message(Message::Memory { request: of }, Some(_)) if of == request)
+        );
+        assert_eq!(server.is_unread(), request + 1 < sent);
+    }
+    assert!(matches!(message(&client, true), Received::Closed));
 }

@@ -461,7 +461,8 @@ fn reach(paths: &Paths) -> Result<(&Path, Socket), Error> {
 fn hello(socket: &Socket, layout: Layout, first: Option<First>) -> Result<(), Error> {
     match socket.send(&Message::Hello { layout, first }, None) {
         Ok(()) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Error::NodeGone),
+        // A node that turns a process away may have said why before it hears anything.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(reason) => Err(Error::System { call: "greeting the node", reason }),
     }
 }

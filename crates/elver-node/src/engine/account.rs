@@ -43,7 +43,7 @@ impl Host {
 }
 
 impl Account {
-    fn of_user(uid: u32) -> Account {
+    pub(super) fn of_user(uid: u32) -> Account {
         Account { uid, space: 0, is_root: false }
     }
 

@@ -28,7 +28,7 @@ impl Engine {
             // The memory goes with its owner: nobody need wait until it is touched no more.
             self.directs.shut(lkey, None, &mut self.sessions, now);
         }
-        if let Some(client) = self.sessions.end(slot, how, &mut self.counters) {
+        if let Some(client) = self.sessions.end(slot, how, &mut self.counters, now) {
             self.core.client_close(client, now);
         }
         self.sets.ended(token, heir, &mut self.sessions, &mut self.core, now);

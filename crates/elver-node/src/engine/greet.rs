@@ -11,7 +11,7 @@ use elver_portal::{
 use elver_verbs::{Device, Time};
 use rustix::process::Pid;
 
-use super::account::Customer;
+use super::account::{Account, Customer};
 use super::desk::{Desk, Tools};
 use super::door::Door;
 use super::heirs::Child;
@@ -35,24 +35,40 @@ impl Engine {
         };
         // Whoever could end the node need not be kept from its time.
         let is_trusted = peer.uid == 0 || peer.uid == self.host.uid;
+        let account = Account::of_user(peer.uid);
         if !is_trusted && !self.visits.enter(peer.uid, now) {
             self.counters.visits_refused += 1;
-            self.counters.sessions_rejected += 1;
-            return;
+            let text =
+                "processes of this user connect too often; wait a moment, and longer each time";
+            return self.turn_away(account, socket, text, now);
         }
-        // Who is too much is told so when it has said hello: before, it would not hear.
         let most = self.config.quota.sessions_total as usize + GREETINGS_MAX as usize;
         let known = Customer::over(&socket, &peer, &self.config.quota, self.host);
-        if self.sessions.len() >= most || self.sessions.is_crowded(known.0.account) {
-            self.counters.sessions_rejected += 1;
-            return;
+        let account = known.0.account;
+        let all = self.sessions.len() + self.sessions.partings.len();
+        if all >= most || self.sessions.is_crowded(account) {
+            let text = "the node has no place for another session of this user's, those included that are \
+                        beginning and those that have ended and left files unread; end some, or raise \
+                        `quota.sessions` or `quota.sessions_total` of elverd";
+            return self.turn_away(account, socket, text, now);
         }
+        // Where it cannot be bounded it is as it was.
+        let _ = socket.bound_unread();
         let (_, token) = self.sessions.insert(socket, peer, known, now);
         if self.newcomers.len() < NEWCOMERS_MAX {
             self.newcomers.push(token);
         } else {
             self.watch(token, now);
         }
+    }
+
+    /// Says why, and parts with a process before it has a place.
+    #[cold]
+    fn turn_away(&mut self, account: Account, socket: Socket, text: &str, now: Time) {
+        self.counters.sessions_rejected += 1;
+        // Who has gone need not hear it.
+        let _ = socket.send(&Message::Rejected { text: text.to_string() }, None);
+        self.sessions.partings.close(account, socket, now);
     }
 
     /// Looks whether processes that have just connected have said hello, and watches those that did

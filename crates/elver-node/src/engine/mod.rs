@@ -23,6 +23,7 @@ mod maker;
 mod membership;
 mod notice;
 mod orders;
+mod partings;
 mod quota;
 mod requests;
 mod room;
@@ -462,6 +463,7 @@ impl Engine {
         }
         let idle_ns = self.config.engine.session_idle_us.saturating_mul(1_000);
         self.sessions.rest_idle(idle_ns, now);
+        self.sessions.partings.tend(now);
         if !self.directs.is_idle() {
             self.settle_directs(now);
         }

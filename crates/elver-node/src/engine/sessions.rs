@@ -13,6 +13,7 @@ use super::account::{Account, Customer};
 use super::counters::EngineCounters;
 use super::held::Held;
 use super::maker::Maker;
+use super::partings::Partings;
 use super::quota::{Holding, Quotas, Usage, is_modest};
 use super::room::Backing;
 use super::session::{Open, Owed, Region, Session};
@@ -46,6 +47,8 @@ pub(super) struct Sessions {
     greeting_accounts: FxHashMap<Account, u32>,
     /// Sessions that have said goodbye.
     leaving: u32,
+    /// Sockets of sessions that have ended.
+    pub(super) partings: Partings,
 }
 
 struct Ghost {
@@ -83,6 +86,7 @@ impl Sessions {
             greeting: 0,
             greeting_accounts: FxHashMap::default(),
             leaving: 0,
+            partings: Partings::default(),
         }
     }
 
@@ -184,10 +188,12 @@ impl Sessions {
             return false;
         }
         let greeting = self.greeting_accounts.get(&account).copied().unwrap_or(0);
-        let has = self.quotas.of(account).sessions.saturating_add(greeting);
+        let parting = self.partings.of(account);
+        let has = self.quotas.of(account).sessions.saturating_add(greeting).saturating_add(parting);
         let places = (self.limits.sessions_total as usize + GREETINGS_MAX as usize) as u64;
+        let all = self.len() + self.partings.len();
         has >= self.limits.sessions.saturating_add(GREETINGS_MAX)
-            || !is_modest(u64::from(has) + 1, self.len() as u64 + 1, places)
+            || !is_modest(u64::from(has) + 1, all as u64 + 1, places)
     }
 
     fn greeted(&mut self, account: Account) {
@@ -393,6 +399,7 @@ impl Sessions {
         slot: u32,
         how: End,
         counters: &mut EngineCounters,
+        now: Time,
     ) -> Option<ClientId> {
         let session = self.slots.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
@@ -405,9 +412,11 @@ impl Sessions {
         }
         let account = session.account();
         let Some(open) = session.open else {
+            self.partings.close(account, session.socket, now);
             self.greeted(account);
             return None;
         };
+        self.partings.part(account, session.socket, now);
         self.quotas.count_wrs(account, open.wrs);
         self.clients.remove(&open.client);
         let (client, said_goodbye) = (open.client, open.goodbye.is_some());

@@ -187,6 +187,30 @@ fn who_wakes_the_engine_without_end_is_ended() {
     drop(end);
 }
 
+/// Its socket was closed without a word, as if the node had ended.
+#[test]
+fn who_is_turned_away_before_it_has_said_anything_is_told_why() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 15]);
+    engine.config.quota.sessions_total = 0;
+    let mut sockets = Vec::new();
+    for _ in 0..sessions::GREETINGS_MAX {
+        let (ours, theirs) = elver_portal::Socket::pair().unwrap();
+        engine.admit(ours, now());
+        assert!(matches!(theirs.receive(true).unwrap(), Received::Nothing));
+        sockets.push(theirs);
+    }
+    let (ours, theirs) = elver_portal::Socket::pair().unwrap();
+    let hello = Message::Hello { layout: Layout::default(), first: None };
+    theirs.send(&hello, None).unwrap();
+    engine.admit(ours, now());
+    let Received::Message(Message::Rejected { text }, None) = theirs.receive(true).unwrap() else {
+        panic!("it is told nothing")
+    };
+    assert!(text.contains("quota.sessions"), "{text}");
+    assert!(matches!(theirs.receive(true).unwrap(), Received::Closed));
+    assert_eq!(engine.counters.sessions_rejected, 1);
+}
+
 /// All sessions were served until each had been, and the core and the device had to wait.
 #[test]
 fn a_round_ends_though_there_is_more_to_take() {

@@ -25,7 +25,7 @@ fn who_says_no_hello_keeps_nobody_out() {
     let daemon = Daemon::start(&directory, "a", quota);
     let mut witness = Witness::new(&daemon);
     let mut flood = start(&directory, &daemon.socket, "hostile::client_that_says_no_hello", "");
-    // A user gets places for 4 sessions and 64 greetings, and is told nothing of those beyond.
+    // A user gets places for 4 sessions and 64 greetings.
     assert_eq!(flood.says(), "at most 68 of 300 stay");
     witness.works();
     if nobody().is_some() {
