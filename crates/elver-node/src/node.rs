@@ -127,9 +127,12 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`NodeError::System`] if there is no descriptor left, or the node has as much to look at as it holds.
+    /// [`NodeError::System`] if there is no descriptor left, or the node has as much to look at as it holds
+    /// ([`std::io::ErrorKind::WouldBlock`]): then it must have a round first.
     pub fn connect(&self) -> Result<Socket, NodeError> {
-        connect(&self.outlet)
+        // Nobody else could make room.
+        let full = || std::io::Error::from(std::io::ErrorKind::WouldBlock);
+        connect(|notice| self.outlet.try_send(notice).then_some(()).ok_or_else(full))
     }
 
     /// How the node is.
@@ -253,9 +256,10 @@ impl NodeThread {
     ///
     /// # Errors
     ///
-    /// As [`Node::connect`]; also if the node has ended.
+    /// [`NodeError::System`] if there is no descriptor left, or the node has ended.
     pub fn connect(&self) -> Result<Socket, NodeError> {
-        connect(&self.outlet)
+        let ended = |gone| std::io::Error::new(std::io::ErrorKind::ConnectionRefused, gone);
+        connect(|notice| self.outlet.send(notice).map_err(ended))
     }
 
     /// How the node is; none if it has ended.
@@ -307,13 +311,10 @@ impl IdlePolicy {
     }
 }
 
-fn connect(outlet: &Outlet) -> Result<Socket, NodeError> {
-    let system = |reason| NodeError::System { call: "socketpair", reason };
-    let (ours, theirs) = Socket::pair().map_err(system)?;
-    outlet.send(Notice::Adopt { socket: ours }).map_err(|gone| NodeError::System {
-        call: "connecting to the node",
-        reason: std::io::Error::new(std::io::ErrorKind::ConnectionRefused, gone),
-    })?;
+fn connect(tell: impl FnOnce(Notice) -> Result<(), std::io::Error>) -> Result<Socket, NodeError> {
+    let system = |call| move |reason| NodeError::System { call, reason };
+    let (ours, theirs) = Socket::pair().map_err(system("socketpair"))?;
+    tell(Notice::Adopt { socket: ours }).map_err(system("connecting to the node"))?;
     Ok(theirs)
 }
 

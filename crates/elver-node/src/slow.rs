@@ -163,7 +163,7 @@ fn keep_registered(
                 }
                 known.clone_from(servers);
             }
-            if outlet.send(Notice::News(news)).is_err() {
+            if outlet.tell(news).is_err() {
                 return;
             }
         }
@@ -193,5 +193,68 @@ impl NodeTable for EngineTable {
     fn remove(&mut self, gid: Gid) {
         // An engine that is ending takes its table with it.
         let _ = self.outlet.send(Notice::Remove { gid });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+
+    use elver_verbs::Time;
+
+    use super::*;
+    use crate::engine::channel;
+    use crate::registry::samples::{gid, record};
+
+    /// A registry that has much to tell.
+    struct Talks<'a> {
+        left: u32,
+        polls: u32,
+        stop: &'a AtomicBool,
+    }
+
+    impl Registry for Talks<'_> {
+        fn register(&mut self, _: Gid, _: NodeRecord) {}
+
+        fn wait(&mut self, _: Duration, _: Option<BorrowedFd<'_>>) -> io::Result<()> {
+            self.stop.store(self.polls == 3, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn poll(&mut self, _: Time) {
+            self.polls += 1;
+        }
+
+        fn poll_news(&mut self) -> Option<News> {
+            self.left = self.left.checked_sub(1)?;
+            Some(News::Node { gid: gid(self.left as u8), record: Some(record(self.left)) })
+        }
+
+        fn leave(&mut self) {}
+    }
+
+    /// Its thread waited for the engine, sent no heartbeat, and the registry took the node for dead.
+    #[test]
+    fn a_node_that_nobody_drives_is_kept_registered_whatever_there_is_to_hear() {
+        let (outlet, mut inlet) = channel().unwrap();
+        let (wake, stop) = (
+            rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap(),
+            AtomicBool::new(false),
+        );
+        let (reports, _receiver) = sync_channel(1);
+        let mut registry = Talks { left: 2_000, polls: 0, stop: &stop };
+        keep_registered(&mut registry, &stop, &wake, &outlet, &reports);
+        assert_eq!((registry.left, registry.polls), (0, 3));
+        // Of each node the last is told.
+        let mut told = 0;
+        while let Some(notice) = inlet.next() {
+            let Notice::News(News::Node { gid: of, record: Some(last) }) = notice else {
+                panic!("something else")
+            };
+            let number = of.0[15];
+            assert!(of == gid(number) && last == record(u32::from(number)));
+            told += 1;
+        }
+        assert_eq!(told, 256);
     }
 }

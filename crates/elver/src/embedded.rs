@@ -48,6 +48,8 @@ impl EmbeddedNode {
     /// # Errors
     /// [`Error::Rejected`] if a quota of the node's is reached.
     pub fn session(&self, options: SessionOptions) -> Result<Session, Error> {
+        // What others told the node while nobody drove it may leave no room for a session.
+        self.poll();
         let socket = self.0.borrow().connect()?;
         let host = Host::Inline(self.0.clone());
         Ok(Session::of(Link::greet(host, socket, options)?))

@@ -21,6 +21,7 @@ mod held;
 mod looks;
 mod maker;
 mod membership;
+mod news;
 mod notice;
 mod orders;
 mod partings;
@@ -59,6 +60,7 @@ use self::heirs::Sets;
 use self::looks::Looks;
 use self::maker::Maker;
 use self::membership::Membership;
+use self::notice::NOTICES_MAX;
 use self::quota::Usage;
 use self::sessions::{End, Sessions};
 use self::translate::Refused;
@@ -282,7 +284,8 @@ impl Engine {
         if !self.newcomers.is_empty() {
             self.meet(now);
         }
-        while let Some(notice) = self.inlet.next() {
+        for _ in 0..NOTICES_MAX {
+            let Some(notice) = self.inlet.next() else { break };
             self.heed(notice, now);
             busy = true;
         }

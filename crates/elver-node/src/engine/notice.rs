@@ -1,13 +1,14 @@
 //! How other threads speak to the engine: a bounded channel, and a descriptor that wakes it.
 #![allow(clippy::disallowed_types, reason = "how long the engine is waited for")]
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{
     Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel,
 };
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use elver_core::NodeRecord;
@@ -16,13 +17,14 @@ use elver_soft::record::{LinkType, Tap};
 use elver_verbs::Gid;
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::news::Waiting;
 use super::orders::{Filed, Looked, Made};
 use crate::capture::VqpName;
 use crate::registry::News;
 use crate::status::Status;
 
 /// Notices that may wait; then their senders do.
-const NOTICES_MAX: usize = 256;
+pub(super) const NOTICES_MAX: usize = 256;
 /// Time between two tries of a sender that waits.
 const RETRY: Duration = Duration::from_millis(1);
 /// How long one waits for an answer of the engine's.
@@ -59,6 +61,8 @@ pub(crate) enum Notice {
 /// The engine's end.
 pub(crate) struct Inlet {
     notices: Receiver<Notice>,
+    /// News that were taken and not heard yet.
+    news: VecDeque<News>,
     bell: Arc<Bell>,
 }
 
@@ -75,6 +79,8 @@ struct Bell {
     /// The engine hears no more.
     closed: AtomicBool,
     wake: OwnedFd,
+    /// What the registry told; nobody who tells it waits.
+    news: Mutex<Waiting>,
 }
 
 /// The engine is gone.
@@ -85,11 +91,15 @@ pub(crate) struct EngineGone;
 /// Both ends of a channel.
 pub(crate) fn channel() -> io::Result<(Outlet, Inlet)> {
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let bell =
-        Arc::new(Bell { rung: AtomicBool::new(false), closed: AtomicBool::new(false), wake });
+    let bell = Arc::new(Bell {
+        rung: AtomicBool::new(false),
+        closed: AtomicBool::new(false),
+        wake,
+        news: Mutex::default(),
+    });
     let (sender, receiver) = sync_channel(NOTICES_MAX);
     let outlet = Outlet { notices: sender, bell: bell.clone() };
-    Ok((outlet, Inlet { notices: receiver, bell }))
+    Ok((outlet, Inlet { notices: receiver, news: VecDeque::new(), bell }))
 }
 
 impl Outlet {
@@ -111,9 +121,21 @@ impl Outlet {
     }
 
     /// Tells the engine; false if it has too much to hear, or is gone.
-    #[cfg(test)]
     pub(crate) fn try_send(&self, notice: Notice) -> bool {
-        self.notices.try_send(notice).is_ok()
+        let sent = self.notices.try_send(notice).is_ok();
+        self.ring();
+        sent
+    }
+
+    /// Tells the engine what the registry told, and waits for nothing.
+    pub(crate) fn tell(&self, news: News) -> Result<(), EngineGone> {
+        if self.bell.closed.load(Ordering::Relaxed) {
+            return Err(EngineGone);
+        }
+        // Who panicked while it told something has told it, or not.
+        self.bell.news.lock().unwrap_or_else(PoisonError::into_inner).put(news);
+        self.ring();
+        Ok(())
     }
 
     /// Asks the engine something; none if it is ending, or is not driven.
@@ -167,8 +189,20 @@ impl Inlet {
                 self.bell.rung.store(true, Ordering::Relaxed);
                 Some(notice)
             }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => self.next_news(),
         }
+    }
+
+    fn next_news(&mut self) -> Option<Notice> {
+        if self.news.is_empty() {
+            let mut waiting = self.bell.news.lock().unwrap_or_else(PoisonError::into_inner);
+            let taken = std::mem::take(&mut *waiting);
+            drop(waiting);
+            self.news.extend(taken.told());
+        }
+        let news = self.news.pop_front()?;
+        self.bell.rung.store(true, Ordering::Relaxed);
+        Some(Notice::News(news))
     }
 
     /// Makes the descriptor wait for the next ring.

@@ -20,7 +20,7 @@ mod news;
 mod output;
 mod pipe;
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;
 mod seal;
 mod secret;
 mod server;

@@ -4,7 +4,7 @@ use elver_core::{MetaServer, NodeRecord, Terms};
 use elver_verbs::Gid;
 
 /// A node's record; another for another number.
-pub(super) fn record(number: u32) -> NodeRecord {
+pub(crate) fn record(number: u32) -> NodeRecord {
     let dc_key = u64::from(number);
     NodeRecord {
         dctn: 0x1234,
@@ -23,6 +23,6 @@ pub(super) fn meta_server(number: u8) -> MetaServer {
 }
 
 /// A GID of 127.0.0.0/8.
-pub(super) fn gid(number: u8) -> Gid {
+pub(crate) fn gid(number: u8) -> Gid {
     Gid::from(std::net::Ipv4Addr::new(127, 0, 0, number))
 }

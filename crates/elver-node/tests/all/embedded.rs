@@ -2,7 +2,7 @@
 
 use crate::common::{Client, PATIENCE, engine_counter, free_address, gid, wait_for};
 use crate::{client, config, node};
-use elver_node::{Node, NodeThread};
+use elver_node::{Node, NodeError, NodeThread};
 use elver_portal::{Answer, Command, ConnectOptions, RefusalCode};
 use elver_verbs::{
     AccessFlags, Memory, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, WcStatus,
@@ -432,6 +432,24 @@ fn a_node_driven_inline_serves_too() {
         }
     }
     client.join().unwrap();
+}
+
+/// The call waited for room that nobody but its own thread could make.
+#[test]
+fn a_node_that_nobody_drives_says_that_it_holds_no_more_and_takes_more_when_it_is_driven() {
+    let mut node = Node::embedded(config(&free_address())).unwrap();
+    let mut sockets = Vec::new();
+    let full = loop {
+        match node.connect() {
+            Ok(socket) => sockets.push(socket),
+            Err(error) => break error,
+        }
+        assert!(sockets.len() < 10_000);
+    };
+    let NodeError::System { reason, .. } = full else { panic!("{full}") };
+    assert_eq!(reason.kind(), std::io::ErrorKind::WouldBlock);
+    node.poll();
+    assert!(sockets.len() > 100 && node.connect().is_ok());
 }
 
 #[test]
