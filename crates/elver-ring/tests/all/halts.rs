@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use crate::common::{PLACE, WAIT, cluster, config, session_at};
 use elver::node::Node;
 use elver::{EmbeddedNode, SessionOptions};
-use elver_ring::{Ends, Listener, ListenerOptions, Options, Pause, connect};
+use elver_ring::{Ends, Listener, ListenerOptions, Options, connect};
 
 /// A listener at a node that its thread drives, and a session of another node that has connected to it. `listens` hears
 /// from `connects` when to go on, and the other way round.
@@ -42,45 +42,6 @@ fn until(node: &EmbeddedNode, goes: &mpsc::Receiver<()>) {
     while let Err(mpsc::TryRecvError::Empty) = goes.try_recv() {
         node.poll();
     }
-}
-
-/// The way to the port of a sleeper may take longer than who rings looks for it: he rings when it is there, and not only
-/// with the next message.
-#[test]
-fn who_could_not_be_woken_at_once_is_woken_later() {
-    beside(
-        64,
-        |node, _listener, ends, goes, say| {
-            let mut pause = Pause::new(None);
-            ends.receiver.carrier().lie_down(&mut pause).unwrap();
-            say.send(()).unwrap();
-            // Until the peer knows that this end sleeps.
-            until(node, goes);
-            say.send(()).unwrap();
-            // Nothing is answered here before the peer has given up to ring at once.
-            goes.recv().unwrap();
-            until(node, goes);
-        },
-        |mut ends, go, heard| {
-            heard.recv().unwrap();
-            let counters = |ends: &Ends| ends.sender.carrier().counters();
-            while counters(&ends).peer_naps == 0 {
-                ends.sender.poll().unwrap();
-            }
-            go.send(()).unwrap();
-            heard.recv().unwrap();
-            ends.sender.try_send(b"rise").unwrap();
-            ends.sender.flush().unwrap();
-            assert_eq!(counters(&ends).wakings, 0, "there is no way yet");
-            go.send(()).unwrap();
-            let began = std::time::Instant::now();
-            while counters(&ends).wakings == 0 {
-                ends.sender.poll().unwrap();
-                assert!(began.elapsed() < WAIT.unwrap(), "nobody rings: {:?}", counters(&ends));
-            }
-            let _ = go.send(());
-        },
-    );
 }
 
 /// Who drops an end behind more than may be under way waits for room and for what has gone, as long as is promised.
