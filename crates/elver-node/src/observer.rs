@@ -4,8 +4,10 @@
 //! `GET /metrics` with the metrics in the text form of OpenMetrics, which Prometheus reads.
 #![allow(clippy::disallowed_types, reason = "how long an asker is waited for")]
 
+mod requests;
+
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,13 +23,15 @@ use crate::engine::{Notice, Outlet};
 use crate::metrics;
 use crate::worker::Worker;
 use crate::{NodeError, Status};
+use requests::Requests;
 
-/// Bytes of the longest request that is read.
-const REQUEST_BYTES_MAX: usize = 4_096;
 /// How long one asker may take.
 const ASKER_WAIT: Duration = Duration::from_millis(500);
-/// Time between two questions to the engine, so that those who ask without end cost it little.
+/// Time between two questions to the engine, so that those who ask without end cost it little: at least this, and so many
+/// times what the last one took, up to a limit.
 const APART: Duration = Duration::from_millis(2);
+const APART_TIMES: u32 = 20;
+const APART_MAX: Duration = Duration::from_millis(100);
 /// How long nobody is served when there was no descriptor for who came.
 const DEAF: Duration = Duration::from_millis(100);
 
@@ -95,14 +99,18 @@ impl Observer {
     }
 
     fn serve(&self, stop: &AtomicBool, wake: &OwnedFd, outlet: &Outlet) {
-        let mut engine = Asked { outlet, last: None };
+        let mut engine = Asked { outlet, next: None };
         let mut capturer = Capturer::default();
+        let mut requests = Requests::default();
         while !stop.load(Ordering::Relaxed) {
             let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
             fds.extend(self.status.iter().map(|(one, _)| PollFd::new(one, PollFlags::IN)));
             fds.extend(self.metrics.iter().map(|one| PollFd::new(one, PollFlags::IN)));
             fds.extend(self.capture.iter().map(|(one, _)| PollFd::new(one, PollFlags::IN)));
-            match poll(&mut fds, None) {
+            fds.extend(requests.sockets().map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)));
+            let left = requests.due().map(|due| due.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            match poll(&mut fds, left.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return,
             }
@@ -116,9 +124,12 @@ impl Observer {
             }
             if let Some(listener) = &self.metrics {
                 match listener.accept() {
-                    Ok((stream, _)) => drop(answer_http(&stream, &mut engine)),
+                    Ok((stream, _)) => drop(requests.add(stream, Instant::now())),
                     Err(error) => failed |= error.kind() != io::ErrorKind::WouldBlock,
                 }
+            }
+            while let Some((stream, request)) = requests.next(Instant::now()) {
+                drop(answer_http(&stream, &request, &mut engine));
             }
             if let Some((listener, _)) = &self.capture {
                 match listener.accept() {
@@ -138,18 +149,26 @@ impl Observer {
 /// The engine, which is not asked too often.
 struct Asked<'a> {
     outlet: &'a Outlet,
-    last: Option<Instant>,
+    /// When it is asked again at the earliest.
+    next: Option<Instant>,
 }
 
 impl Asked<'_> {
     fn status(&mut self) -> io::Result<Status> {
-        if let Some(last) = self.last {
-            std::thread::sleep(APART.saturating_sub(last.elapsed()));
+        if let Some(next) = self.next {
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
+        let asked = Instant::now();
         let status = self.outlet.ask(|answer| Notice::Status { answer });
-        self.last = Some(Instant::now());
+        let answered = Instant::now();
+        self.next = Some(answered + apart(answered - asked));
         status.ok_or(io::ErrorKind::TimedOut.into())
     }
+}
+
+/// How long the engine is left alone after an answer.
+fn apart(took: Duration) -> Duration {
+    (took * APART_TIMES).clamp(APART, APART_MAX)
 }
 
 fn tell_status(mut stream: &UnixStream, engine: &mut Asked<'_>) -> io::Result<()> {
@@ -162,15 +181,14 @@ fn tell_status(mut stream: &UnixStream, engine: &mut Asked<'_>) -> io::Result<()
     })
 }
 
-fn answer_http(mut stream: &TcpStream, engine: &mut Asked<'_>) -> io::Result<()> {
+fn answer_http(mut stream: &TcpStream, request: &[u8], engine: &mut Asked<'_>) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    let request = read_request(stream)?;
     let is_local = stream.local_addr()?.ip().to_canonical().is_loopback();
     let mut words = request.split(|byte| *byte == b' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
     let (code, kind, body) = match (method, path) {
-        _ if is_local && !names_this_host(&request) => {
+        _ if is_local && !names_this_host(request) => {
             ("421 Misdirected Request", "text/plain", "ask for it by its address\n".to_string())
         }
         (b"GET", b"/metrics") => {
@@ -225,28 +243,16 @@ fn write_in_time(
     Ok(())
 }
 
-/// The head of a request, as far as it comes in time.
-fn read_request(mut stream: &TcpStream) -> io::Result<Vec<u8>> {
-    let limit = Instant::now() + ASKER_WAIT;
-    let mut request = Vec::new();
-    let mut bytes = [0; 512];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        let left = limit.saturating_duration_since(Instant::now());
-        if left.is_zero() || request.len() > REQUEST_BYTES_MAX {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut bytes)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => request.extend_from_slice(&bytes[..count]),
-        }
-    }
-    Ok(request)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_engine_is_left_alone_the_longer_the_more_an_answer_cost() {
+        for (took, left) in [(0, 2), (1, 20), (4, 80), (50, 100)] {
+            assert_eq!(apart(Duration::from_millis(took)), Duration::from_millis(left));
+        }
+    }
 
     #[test]
     fn one_who_takes_little_is_not_waited_for() {

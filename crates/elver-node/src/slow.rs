@@ -62,6 +62,7 @@ impl Slow {
         let outlet = proof.outlet.clone();
         let (mut registry_address, mut view) = (None, None);
         let mut server = None;
+        let (sender, receiver) = sync_channel(REPORTS_MAX);
         if let Some(role) = role {
             let address = role.listener.local_addr().map_err(system)?;
             registry_address = Some(address);
@@ -69,7 +70,7 @@ impl Slow {
                 servers.push(address);
             }
             let seen = view.insert(RegistryView::default()).clone();
-            server = Some(serve(role, outlet.clone(), seen).map_err(system)?);
+            server = Some(serve(role, outlet.clone(), seen, sender.clone()).map_err(system)?);
         }
         let (mut client, mut reports) = (None, None);
         if !servers.is_empty() {
@@ -80,7 +81,6 @@ impl Slow {
                 .0
                 .iter()
                 .fold(record.dc_key, |seed, byte| seed.rotate_left(8) ^ u64::from(*byte));
-            let (sender, receiver) = sync_channel(REPORTS_MAX);
             reports = Some(receiver);
             let mut member = RegistryClient::new(settings, now());
             member.register(gid, record);
@@ -119,12 +119,29 @@ impl Drop for Slow {
 }
 
 /// The thread that keeps the registry.
-fn serve(role: MetaRole, outlet: Outlet, seen: RegistryView) -> io::Result<Worker> {
+fn serve(
+    role: MetaRole,
+    outlet: Outlet,
+    seen: RegistryView,
+    reports: SyncSender<String>,
+) -> io::Result<Worker> {
     Worker::start("elver-registry", move |stop, wake| {
         let table = EngineTable { server: role.server, outlet };
+        // Nobody may want to hear.
+        let over = |why: io::Error| {
+            let _ = reports.try_send(format!(
+                "the registry of this meta server has ended, and no node registers here until it is started anew: {why}"
+            ));
+        };
         let made = RegistryServer::new(role.listener, role.registry, table, wake.as_fd(), now());
-        let Ok(mut server) = made else { return };
-        while !stop.load(Ordering::Relaxed) && server.wait(now(), WAIT_MAX).is_ok() {
+        let mut server = match made {
+            Ok(server) => server,
+            Err(why) => return over(why),
+        };
+        while !stop.load(Ordering::Relaxed) {
+            if let Err(why) = server.wait(now(), WAIT_MAX) {
+                return over(why);
+            }
             server.poll(now());
             // Who panicked while it looked has left it whole.
             *seen.lock().unwrap_or_else(PoisonError::into_inner) = *server.counters();

@@ -208,7 +208,8 @@ impl<'a> Desk<'a> {
         let huge = huge && self.who.is_trusted;
         let held = (!self.quotas.is_exempt(self.who.account))
             .then(|| self.quotas.of(self.who.account).bytes);
-        let order = Order { slot, serial, request, len, addr, access, huge, held };
+        let account = self.who.account;
+        let order = Order { slot, serial, request, account, len, addr, access, huge, held };
         // Large memory takes long to make, and as long to give back.
         self.tools.core.may_reg_mr(self.open.client, (addr, len.max(1)), access)?;
         let usage = Usage::region(order.bytes());

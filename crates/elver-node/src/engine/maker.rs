@@ -1,24 +1,25 @@
 //! Memory for clients. Small pieces are made at once; a large one takes the kernel long to clear,
 //! so that a thread of its own makes it and gives it back, and no other client notices.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use elver_portal::memfd::{HUGE_PAGE, Pages};
 use elver_soft::SoftMemory;
 use rustix::fs::{FallocateFlags, fallocate};
 
+use super::account::Account;
 use super::notice::{Notice, Outlet};
 use super::orders::{Filed, Made, Order, PAGE, Piece, SetFile};
 use super::room::{self, Backing};
 
 /// Pieces up to this are made by the engine itself.
 const AT_ONCE_BYTES: u64 = 256 * 1024;
-/// Pieces and files that may wait to be made. What is to be given back always has a place: large memory was made
+/// Pieces and files that may wait to be made; of these one account has half of what others leave. What is to be given back always has a place: large memory was made
 /// by the thread that gives it back, so that no more of it waits than processes had at once.
 const MAKING_MAX: u32 = 64;
 
@@ -29,18 +30,47 @@ enum Job {
     Empty(Backing, u64),
 }
 
+/// Pieces and files that wait to be made, by who pays for them.
+#[derive(Debug, Default)]
+struct Making {
+    all: u32,
+    of: HashMap<Account, u32>,
+}
+
+impl Making {
+    /// Counts one more; whether there is room for it.
+    fn take(&mut self, account: Account) -> bool {
+        let own = self.of.get(&account).copied().unwrap_or_default();
+        let others = self.all - own;
+        if 2 * (own + 1) > MAKING_MAX.saturating_sub(others) {
+            return false;
+        }
+        self.all += 1;
+        self.of.insert(account, own + 1);
+        true
+    }
+
+    fn give_back(&mut self, account: Account) {
+        let own = self.of.get_mut(&account).expect("it was counted");
+        *own -= 1;
+        if *own == 0 {
+            self.of.remove(&account);
+        }
+        self.all -= 1;
+    }
+}
+
 /// Makes memory: small pieces at once, large ones on its thread.
 pub(super) struct Maker {
     jobs: Option<Sender<Job>>,
-    /// Pieces and files that wait to be made.
-    making: Arc<AtomicU32>,
+    making: Arc<Mutex<Making>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Maker {
     pub(super) fn start(outlet: Outlet) -> io::Result<Maker> {
         let (sender, receiver) = channel();
-        let making = Arc::new(AtomicU32::new(0));
+        let making = Arc::<Mutex<Making>>::default();
         let made = making.clone();
         let thread = std::thread::Builder::new()
             .name("elver-memory".into())
@@ -53,13 +83,13 @@ impl Maker {
         if order.len <= AT_ONCE_BYTES && !order.huge {
             return Piece::make(&order).map(Some);
         }
-        self.order(Job::Make(order))?;
+        self.order(order.account, Job::Make(order))?;
         Ok(None)
     }
 
     /// Makes a file later: then [`Notice::Filed`] brings it.
     pub(super) fn make_file(&self, file: SetFile) -> io::Result<()> {
-        self.order(Job::File(file))
+        self.order(file.account, Job::File(file))
     }
 
     /// Gives all of a file back to the system, though a client may still map it.
@@ -71,13 +101,11 @@ impl Maker {
     }
 
     /// Has the thread make something, unless too much waits already.
-    fn order(&self, job: Job) -> io::Result<()> {
+    fn order(&self, account: Account, job: Job) -> io::Result<()> {
         let busy = || io::Error::other("too many large pieces of memory are being made; try again");
-        // Only the engine adds to it.
-        if self.making.load(Ordering::Relaxed) >= MAKING_MAX {
+        if !making(&self.making).take(account) {
             return Err(busy());
         }
-        self.making.fetch_add(1, Ordering::Relaxed);
         // It fails only when the thread has ended, and then nothing is made any more.
         self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(busy)
     }
@@ -124,17 +152,22 @@ impl Piece {
     }
 }
 
-fn work(jobs: &Receiver<Job>, making: &AtomicU32, outlet: &Outlet) {
+/// Held for a few instructions at either side.
+fn making(making: &Mutex<Making>) -> MutexGuard<'_, Making> {
+    making.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn work(jobs: &Receiver<Job>, waiting: &Mutex<Making>, outlet: &Outlet) {
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Make(order) => {
-                making.fetch_sub(1, Ordering::Relaxed);
+                making(waiting).give_back(order.account);
                 let made = Made { order, result: Piece::make(&order) };
                 // Without an engine nobody waits for it.
                 let _ = outlet.send(Notice::Made(made));
             }
             Job::File(order) => {
-                making.fetch_sub(1, Ordering::Relaxed);
+                making(waiting).give_back(order.account);
                 let file = room::memfd("elver-heirs", order.bytes, Pages::Small, order.held);
                 let _ = outlet.send(Notice::Filed(Filed { order, result: file }));
             }
@@ -153,6 +186,25 @@ mod tests {
     use elver_verbs::AccessFlags;
 
     use super::*;
+
+    const USER: Account = Account { uid: 1, space: 0, is_root: false };
+
+    #[test]
+    fn one_account_leaves_places_to_others() {
+        let mut making = Making::default();
+        let other = |uid| Account { uid, ..USER };
+        let has = |making: &mut Making, account| (0..).take_while(|_| making.take(account)).count();
+        assert_eq!(has(&mut making, USER), 32);
+        assert_eq!(has(&mut making, other(2)), 16);
+        assert_eq!(has(&mut making, other(3)), 8);
+        assert!(!making.take(USER));
+        (0..16).for_each(|_| making.give_back(USER));
+        assert!(making.take(other(2)) && making.take(USER));
+        for (account, count) in [(USER, 17), (other(2), 17), (other(3), 8)] {
+            (0..count).for_each(|_| making.give_back(account));
+        }
+        assert!(making.all == 0 && making.of.is_empty());
+    }
 
     #[test]
     fn more_memory_than_there_is_is_refused() {
@@ -175,6 +227,7 @@ mod tests {
             slot: 0,
             serial: 0,
             request: 0,
+            account: USER,
             len: BYTES,
             addr: 0,
             access: AccessFlags::empty(),
@@ -205,6 +258,7 @@ mod tests {
                 slot: 0,
                 serial: 0,
                 request: 0,
+                account: USER,
                 len,
                 addr: 0,
                 access: AccessFlags::empty(),

@@ -18,6 +18,8 @@ pub(crate) struct Order {
     pub(super) slot: u32,
     pub(super) serial: u32,
     pub(super) request: u32,
+    /// Who pays for the bytes.
+    pub(super) account: Account,
     pub(super) len: u64,
     /// Where the client will map it.
     pub(super) addr: u64,

@@ -380,7 +380,9 @@ impl Cm {
         }
         if let Some(id) = self.ids.get_mut(&event.of) {
             id.reported += 1;
-            event.resp.uid = id.uid;
+            if event.group.is_none() {
+                event.resp.uid = id.uid;
+            }
         }
         if let Some(connection) = event.made.and_then(|made| self.ids.get(&made)?.connection) {
             self.manager.taken(connection);
