@@ -430,7 +430,6 @@ impl Control {
             peer.slow += 1;
         }
         self.landed(to);
-        self.enlist(to);
         self.launch(rng, now);
     }
 
@@ -474,8 +473,8 @@ impl Control {
         } else if peer.flying == 0 {
             // Nothing would tell that it is back.
             peer.silent = false;
-            self.enlist(to);
         }
+        self.enlist(to);
     }
 
     /// Sends a flying call and sets its timer.

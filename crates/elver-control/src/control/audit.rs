@@ -20,23 +20,23 @@ impl Control {
         let (mut flying, mut waiting, mut all) = (0, 0, 0);
         for (to, peer) in &self.peers {
             let state = |state| of(Some(*to), state);
-            let found = [state(CallState::Waiting), state(CallState::Flying)];
+            let found = [CallState::Waiting, CallState::Flying, CallState::Slow].map(state);
             let waits = |id: &&u64| {
                 self.calls.get(*id).is_some_and(|call| call.state == CallState::Waiting)
             };
-            let counted = [peer.waiting.iter().filter(waits).count(), peer.flying];
+            let counted = [peer.waiting.iter().filter(waits).count(), peer.flying, peer.slow];
             if found != counted {
                 return Err(format!("calls to {to:?}: {found:?}, counted as {counted:?}"));
             }
             all += peer.calls;
             if !peer.silent {
                 flying += peer.flying;
-                waiting += found[0];
+                waiting += if peer.may_fly() { found[0] } else { 0 };
             } else if peer.flying == 0 {
                 return Err(format!("{to:?} is silent, and is not asked"));
             }
         }
-        let timers = [CallState::Flying, CallState::Resting, CallState::Apart];
+        let timers = [CallState::Flying, CallState::Resting, CallState::Slow, CallState::Apart];
         let timers = timers.into_iter().map(|state| of(None, state)).sum();
         let found = (calls, calls, flying, timers);
         let counted = (self.calls.len(), all, self.flying, self.timers.len());
