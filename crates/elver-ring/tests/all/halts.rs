@@ -24,6 +24,10 @@ fn beside(
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let node = EmbeddedNode::new(Node::embedded(host).unwrap());
+            elver_testkit::wait_for("the node to find its meta server", || {
+                node.poll();
+                (node.with(|node| node.status().registered) > 0).then_some(())
+            });
             let session = node.session(SessionOptions::default()).unwrap();
             let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
             tell.send(listener.port()).unwrap();

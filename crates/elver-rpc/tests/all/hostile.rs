@@ -2,7 +2,7 @@
 //! else.
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{TestNode, WAIT, config, serve, session_at};
 use elver::node::Node;
@@ -155,23 +155,36 @@ fn who_lets_nothing_through_keeps_no_server() {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let node = EmbeddedNode::new(Node::embedded(host).unwrap());
+            elver_testkit::wait_for("the node to find its meta server", || {
+                node.poll();
+                (node.with(|node| node.status().registered) > 0).then_some(())
+            });
             let session = node.session(SessionOptions::default()).unwrap();
             loop {
                 let mut ends = elver_ring::connect(&session, gid, port, rings(), WAIT).unwrap();
                 say(&mut ends, &hello());
                 assert!(ends.receiver.recv(WAIT).unwrap().is_some(), "it is welcome");
                 say(&mut ends, &[0xff; 200]);
-                // Out with it; what comes back is not looked at.
-                node.poll();
-                if go_on.recv().is_err() {
+                // Out with it; what comes back is hardly looked at.
+                let goes_on = loop {
+                    node.poll();
+                    match go_on.recv_timeout(Duration::from_millis(20)) {
+                        Ok(()) => break true,
+                        Err(mpsc::RecvTimeoutError::Disconnected) => break false,
+                        Err(mpsc::RecvTimeoutError::Timeout) => {}
+                    }
+                };
+                if !goes_on {
                     break;
                 }
             }
         });
         // An answer may have been quicker than who stops to look.
         for round in 1.. {
+            let began = Instant::now();
             while server.counters().calls.faults < round {
                 server.poll().unwrap();
+                assert!(began.elapsed() < WAIT.unwrap(), "{:?}", server.counters());
             }
             let is_closing = server.counters().closing > 0;
             while server.counters().closing > 0 {
