@@ -103,6 +103,18 @@ impl Place {
         });
         node
     }
+
+    /// A host of a group that has a meta server, which knows it: a node that somebody drives by hand.
+    pub fn driven(&self, group: u8, host: u8) -> Node {
+        let mut config = self.config(group, host);
+        config.meta.servers = vec![self.registry(group)];
+        let mut node = Node::embedded(config).unwrap();
+        wait_for("the node to find its meta server", || {
+            node.poll();
+            (node.status().registered > 0).then_some(())
+        });
+        node
+    }
 }
 
 /// A node that processes reach at a path. It ends when this is dropped.

@@ -2,8 +2,7 @@
 
 use std::sync::mpsc;
 
-use crate::common::{PLACE, WAIT, cluster, config, session_at};
-use elver::node::Node;
+use crate::common::{PLACE, WAIT, cluster, session_at};
 use elver::{EmbeddedNode, SessionOptions};
 use elver_ring::{Ends, Listener, ListenerOptions, Options, connect};
 
@@ -15,19 +14,13 @@ fn beside(
     connects: impl FnOnce(Ends, &mpsc::Sender<()>, &mpsc::Receiver<()>),
 ) {
     let (near, _far) = cluster(group);
-    let mut host = config(group, 3);
-    host.meta.servers = vec![PLACE.registry(group)];
-    let gid = host.node.address.into();
+    let gid = PLACE.address(group, 3).into();
     let (tell, told) = mpsc::channel();
     let (say, heard) = mpsc::channel();
     let (go, goes) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let node = EmbeddedNode::new(Node::embedded(host).unwrap());
-            elver_testkit::wait_for("the node to find its meta server", || {
-                node.poll();
-                (node.with(|node| node.status().registered) > 0).then_some(())
-            });
+            let node = EmbeddedNode::new(PLACE.driven(group, 3));
             let session = node.session(SessionOptions::default()).unwrap();
             let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
             tell.send(listener.port()).unwrap();

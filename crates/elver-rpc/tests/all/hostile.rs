@@ -4,8 +4,7 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::common::{TestNode, WAIT, config, serve, session_at};
-use elver::node::Node;
+use crate::common::{PLACE, TestNode, WAIT, cluster, config, serve, session_at};
 use elver::{EmbeddedNode, Session, SessionOptions};
 use elver_ring::{Ends, Listener, ListenerOptions, Options};
 use elver_rpc::protocol::{CallId, Greeting, Header, Kind, NO_DEADLINE};
@@ -145,20 +144,14 @@ fn a_client_that_sends_nonsense_harms_itself_alone() {
 /// waits for that.
 #[test]
 fn who_lets_nothing_through_keeps_no_server() {
-    let (near, _far) = crate::common::cluster(36);
-    let mut host = config(36, 3);
-    host.meta.servers = vec![crate::common::PLACE.registry(36)];
+    let (near, _far) = cluster(36);
     let session = session_at(&near);
     let mut server = Server::bind(&session, 0, ServerOptions::default()).unwrap();
     let (gid, port) = (near.gid, server.port());
     let (say_on, go_on) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let node = EmbeddedNode::new(Node::embedded(host).unwrap());
-            elver_testkit::wait_for("the node to find its meta server", || {
-                node.poll();
-                (node.with(|node| node.status().registered) > 0).then_some(())
-            });
+            let node = EmbeddedNode::new(PLACE.driven(36, 3));
             let session = node.session(SessionOptions::default()).unwrap();
             loop {
                 let mut ends = elver_ring::connect(&session, gid, port, rings(), WAIT).unwrap();
