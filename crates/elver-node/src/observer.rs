@@ -23,10 +23,8 @@ use crate::engine::{Notice, Outlet};
 use crate::metrics;
 use crate::worker::Worker;
 use crate::{NodeError, Status};
-use requests::Requests;
+use requests::{ASKER_WAIT, Requests};
 
-/// How long one asker may take.
-const ASKER_WAIT: Duration = Duration::from_millis(500);
 /// Time between two questions to the engine, so that those who ask without end cost it little: at least this, and so many
 /// times what the last one took, up to a limit.
 const APART: Duration = Duration::from_millis(2);

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::ASKER_WAIT;
-
+/// How long one asker may take.
+pub(super) const ASKER_WAIT: Duration = Duration::from_millis(500);
 /// Bytes of the longest request that is read.
 const BYTES_MAX: usize = 4_096;
 /// Who asks, and has not said what, at once. The one that has been here longest gives way to the next.
