@@ -21,15 +21,20 @@ impl<D: Device> Core<D> {
             if let Some(entry) = self.peers.get_mut(peer) {
                 entry.pins += 1;
                 // Nobody knows better: it comes from the server itself, in order.
-                entry.before = None;
+                entry.before = entry.before.filter(|before| *before != server.record);
             }
             self.learn(peer, server.record, now);
+            self.overtake_lookup(peer, Some(server.record), now);
             list.push((peer, server.gid, server.nodes));
         }
         for peer in self.lookups.servers.replace(self.gid, list) {
             // What was told of a server while it was on the list was not heard.
-            if !self.is_meta_server(peer) {
-                self.doubt(peer);
+            if !self.is_meta_server(peer)
+                && let Some(entry) = self.peers.get_mut(peer)
+                && entry.gid != self.gid
+            {
+                entry.set_record(None);
+                entry.doubted = true;
             }
             self.unpin(peer);
         }

@@ -134,6 +134,37 @@ fn a_meta_server_that_does_not_know_yet_that_a_node_started_anew_is_not_believed
     reach(&mut cluster);
 }
 
+/// The heir serves as a meta server for a while. Its peers once forgot with that what it had been before, and took a late
+/// answer of the other server's for news.
+#[test]
+fn what_a_meta_server_was_before_it_started_anew_is_not_believed() {
+    let (mut cluster, _) = with_an_heir();
+    let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
+    let servers = [0, 2].map(|n| cluster.nodes[n].core.serve_meta(100).unwrap());
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, Some(record), now);
+    cluster.nodes[1].core.set_meta_servers(&servers, now);
+    // It serves no more, and is looked up again at a table that does not have the heir yet.
+    cluster.nodes[1].core.set_meta_servers(&servers[..1], now);
+    reach(&mut cluster);
+}
+
+/// A node is looked up where it is not known yet that it started anew, and turns out to be a meta server before the
+/// answer is there.
+#[test]
+fn an_answer_about_a_node_that_has_become_a_meta_server_comes_too_late() {
+    let mut cluster = Cluster::new(3, &config());
+    drop(cluster.nodes.remove(2));
+    cluster.add(3, config());
+    let servers = [0, 2].map(|n| cluster.nodes[n].core.serve_meta(100).unwrap());
+    let vqp = cluster.vqp(1);
+    assert_eq!(cluster.start_connect(1, vqp, 2, 7), None, "nothing is known of it");
+    let now = cluster.now();
+    cluster.nodes[1].core.set_meta_servers(&servers, now);
+    assert_eq!(cluster.connected(1, vqp), Ok(Via::DcLookup));
+    reach(&mut cluster);
+}
+
 #[test]
 fn late_news_does_not_end_the_links_to_a_node_that_started_anew() {
     let (mut cluster, before) = with_an_heir();
