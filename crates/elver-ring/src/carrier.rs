@@ -79,6 +79,8 @@ pub struct Pause {
     pub(crate) looks: u32,
     pub(crate) began: Option<Instant>,
     deadline: Option<Instant>,
+    /// Something else is due then, so that no sleep lasts longer.
+    pub(crate) due: Option<Instant>,
     /// When the peer was told that this end sleeps.
     pub(crate) told: Option<Instant>,
     pub(crate) slice: Duration,
@@ -90,7 +92,8 @@ impl Pause {
     /// A wait of at most so long.
     pub fn new(at_most: Option<Duration>) -> Pause {
         let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
-        Pause { looks: 0, began: None, deadline, told: None, slice: Duration::ZERO, rung: 0 }
+        let slice = Duration::ZERO;
+        Pause { looks: 0, began: None, deadline, due: None, told: None, slice, rung: 0 }
     }
 
     /// How much of it is left; none without an end.

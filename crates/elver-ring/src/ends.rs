@@ -1,11 +1,15 @@
 //! One end of a pair of rings, and the memory that it is made of.
 
+use std::time::Duration;
+
 use elver::{AccessFlags, Mr, Session};
 
+use crate::carrier::{Carrier, Pause};
 use crate::greeting::{GREETING_BYTES, Place};
 use crate::protocol::Config;
+use crate::receiver::Piece;
 use crate::wire::{CELLS_BYTES, Parts, Wire};
-use crate::{Error, Receiver, Sender};
+use crate::{Error, Message, Receiver, Sender};
 
 /// One end of a pair of rings.
 #[derive(Debug)]
@@ -16,6 +20,37 @@ pub struct Ends {
     pub receiver: Receiver<Wire>,
     /// What who connected said of the pair.
     pub token: u64,
+}
+
+impl Ends {
+    /// As [`Receiver::recv`], and lets what was sent in part go out when its time has come
+    /// ([`Config::linger_ns`]): for who waits for an answer.
+    ///
+    /// # Errors
+    /// As [`Receiver::recv`].
+    pub fn recv(&mut self, at_most: Option<Duration>) -> Result<Option<Message<'_, Wire>>, Error> {
+        let mut pause = Pause::new(at_most);
+        loop {
+            match self.next(&mut pause)? {
+                None if !self.receiver.is_ended() => self.receiver.carrier().rest(&mut pause)?,
+                piece => return Ok(piece.map(|piece| self.receiver.message(piece))),
+            }
+        }
+    }
+
+    /// A look at both halves; the next message, if one is there.
+    pub(crate) fn next(&mut self, pause: &mut Pause) -> Result<Option<Piece>, Error> {
+        let polled = match self.sender.deadline() {
+            Some(_) => self.sender.poll(),
+            None => Ok(()),
+        };
+        pause.due = self.sender.deadline();
+        // What came before the peer went is read first.
+        match self.receiver.next() {
+            Ok(None) => polled.map(|()| None),
+            next => next,
+        }
+    }
 }
 
 /// The memory of an end.

@@ -26,7 +26,8 @@
 //!
 //! # What it is good at, and what it costs
 //! - Small messages go out in batches: a WRITE for β slots, a second one for the tail of α. The last ones
-//!   stay here until α slots are there, a [`Sender::flush`], or their deadline.
+//!   stay here until α slots are there, a [`Sender::flush`], or their deadline
+//!   ([`Config::linger_ns`]), which [`Ends::recv`] and [`Sender::poll`] look after.
 //! - Nothing is copied by the ring: a message is made and read where it lies.
 //! - A message takes whole slots, and 8 bytes for itself ([`Config::for_messages_of`]).
 //! - A receiver looks for messages in memory, which costs its processor; one that waits sleeps after a

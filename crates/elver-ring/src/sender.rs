@@ -244,6 +244,14 @@ impl<C: Carrier> Sender<C> {
         self.drive().map(drop)
     }
 
+    /// When what is sent in part goes out ([`Config::linger_ns`]), at a call of [`Sender::poll`]; none if nothing
+    /// waits for that.
+    #[inline]
+    pub fn deadline(&self) -> Option<Instant> {
+        let (clock, deadline_ns) = (self.clock?, self.protocol.deadline_ns()?);
+        clock.checked_add(Duration::from_nanos(deadline_ns))
+    }
+
     /// Whether something is due that found no room below, so that it waits for a later call.
     pub fn is_held_up(&self) -> bool {
         self.protocol.due().is_some()

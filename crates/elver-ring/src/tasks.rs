@@ -29,6 +29,27 @@ impl Receiver<Wire> {
     }
 }
 
+impl Ends {
+    /// As [`Ends::recv`], in a task: `session` is the rings'. Dropped before it is done, it has taken nothing.
+    ///
+    /// # Errors
+    /// As [`Receiver::recv`].
+    pub async fn recv_async(
+        &mut self,
+        session: &AsyncSession,
+    ) -> Result<Option<Message<'_, Wire>>, Error> {
+        let mut pause = Pause::new(None);
+        loop {
+            match self.next(&mut pause)? {
+                None if !self.receiver.is_ended() => {
+                    self.receiver.carrier().rest_async(session, &mut pause).await?;
+                }
+                piece => return Ok(piece.map(|piece| self.receiver.message(piece))),
+            }
+        }
+    }
+}
+
 impl Sender<Wire> {
     /// As [`Sender::reserve`], in a task: `session` is the ring's.
     ///

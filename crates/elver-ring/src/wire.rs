@@ -591,7 +591,8 @@ impl Shared {
             // What came before the peer knew of it is looked for once more.
             return Ok(None);
         }
-        Ok(Some(left.map_or(slice, |left| left.min(slice))))
+        let due = pause.due.map(|due| due.saturating_duration_since(now));
+        Ok(Some([left, due].into_iter().flatten().fold(slice, Duration::min)))
     }
 
     /// Tells the peer that this end sleeps, unless it knows; how long to sleep at most.

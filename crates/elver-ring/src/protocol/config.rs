@@ -20,7 +20,8 @@ pub struct Config {
     pub beta: u32,
     /// Lazy push: after so many processed slots the head is told (γ).
     pub gamma: u32,
-    /// After so many nanoseconds what was committed goes out though it is fewer than α slots.
+    /// After so many nanoseconds what was committed goes out though it is fewer than α slots: when its sender is polled
+    /// next, or at once while its end waits for a message by `Ends::recv`.
     pub linger_ns: Option<u64>,
 }
 

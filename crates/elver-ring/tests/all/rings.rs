@@ -174,6 +174,33 @@ fn a_full_ring_is_waited_for() {
     });
 }
 
+/// Both ends wait for an answer, and neither flushes: what they sent goes out by its deadline.
+#[test]
+fn who_waits_for_an_answer_has_its_question_go_out() {
+    both_ways_at(15, false, |node| {
+        let turns = |mut ends: Ends, asks: bool| {
+            for turn in 0..4_u8 {
+                if asks {
+                    ends.sender.send(&[turn], WAIT).unwrap();
+                }
+                assert_eq!(ends.recv(WAIT).unwrap().unwrap().to_vec(), [turn]);
+                if !asks {
+                    ends.sender.send(&[turn], WAIT).unwrap();
+                }
+            }
+            assert_eq!(ends.sender.counters().lingered, if asks { 4 } else { 3 });
+            ends.sender.finish(WAIT).unwrap();
+            assert!(ends.recv(WAIT).unwrap().is_none());
+        };
+        pair(
+            (node, node),
+            Options::both(Config { linger_ns: Some(2_000_000), ..Config::default() }),
+            move |_listener, ends| turns(ends, false),
+            move |_session, ends| turns(ends, true),
+        );
+    });
+}
+
 /// Without a flush the last messages go out by their deadline, if who sends looks after it.
 #[test]
 fn a_part_of_a_batch_goes_out_by_itself() {
