@@ -23,4 +23,4 @@ pub use examples::Examples;
 pub use libraries::{handler_library, python_module};
 pub use nodes::{Place, TestNode};
 pub use process::{Launch, Process, Role, copy, is_root, role, stay};
-pub use wait::{PATIENCE, WAIT, wait_for};
+pub use wait::{PATIENCE, WAIT, hears_within_a_second, wait_for};

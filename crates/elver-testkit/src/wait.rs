@@ -23,3 +23,18 @@ pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
         std::thread::yield_now();
     }
 }
+
+/// How long who is connected to a peer that dies may take to hear of it.
+const HEARD: Duration = Duration::from_secs(1);
+/// Deaths, of which one at least must be heard of in that time: on a busy machine others take longer.
+const DEATHS: u32 = 5;
+
+/// Has peers die until one is heard of within a second, as is promised. `die` says how long it took.
+///
+/// # Panics
+/// If none was, of five.
+pub fn hears_within_a_second(mut die: impl FnMut() -> Duration) {
+    let took: Vec<Duration> =
+        (0..DEATHS).map(|_| die()).take_while(|took| *took >= HEARD).collect();
+    assert!(took.len() < DEATHS as usize, "heard after {took:?}");
+}

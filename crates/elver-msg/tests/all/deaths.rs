@@ -189,6 +189,45 @@ fn a_host_that_dies_is_missed() {
     });
 }
 
+/// The node of a rank ends, and another one is there in its place: the rank hears that its session is over, the other one
+/// that it is gone, and both meet anew.
+#[test]
+fn a_node_that_starts_anew_ends_its_ranks_and_takes_new_ones() {
+    let (meta, other) = PLACE.cluster(64, |_| ());
+    let (tell, is_told) = std::sync::mpsc::channel();
+    let both = [&meta, &other].map(|node| node.gid);
+    let (paths, ports) = ([meta.path.clone(), other.path.clone()], [100, 101]);
+    let join = |rank: u32, token: u128| {
+        let session = Session::connect(&paths[rank as usize]).unwrap();
+        let addresses = [0, 1].map(|at| Address { gid: both[at], port: ports[at] });
+        Group::join(&session, rank, &addresses, token, Options::default()).unwrap()
+    };
+    let join = &join;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let group = join(1, TOKEN);
+            group.send(0, 1, b"told").unwrap();
+            group.recv(0, 1, &mut []).unwrap();
+            tell.send(()).unwrap();
+            let told = group.recv(0, NEVER, &mut []).unwrap_err();
+            assert!(matches!(&told, Error::Session(why) if matches!(**why, elver::Error::NodeGone)), "{told}");
+        });
+        let group = join(0, TOKEN);
+        assert_eq!(group.recv_vec(1, Tag::Is(1)).unwrap().1, b"told");
+        group.send(1, 1, b"").unwrap();
+        group.flush().unwrap();
+        is_told.recv().unwrap();
+        drop(other);
+        let told = group.recv(1, NEVER, &mut []).unwrap_err();
+        assert!(matches!(told, Error::Lost { rank: 1, loss: Loss::Gone(_) }), "{told}");
+    });
+    let _other = PLACE.member(64, 2, |_| ());
+    std::thread::scope(|scope| {
+        scope.spawn(move || join(1, TOKEN + 1).finish().unwrap());
+        join(0, TOKEN + 1).finish().unwrap();
+    });
+}
+
 /// What came before a rank left is received, and what is among the others goes on.
 #[test]
 fn who_leaves_fails_only_what_needs_him() {

@@ -1,12 +1,14 @@
 //! Peers that are killed: their other ends hear it, whether they sleep, look or send, after all that was
 //! told before.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use std::sync::mpsc;
 
 use crate::common::{PLACE, TestNode, WAIT, cluster, config, session_at};
 use elver::{Gid, Session};
 use elver_ring::{Carrier, Config, Ends, Error, Listener, ListenerOptions, Options, connect};
-use elver_testkit::{Launch, Process, Role, role, stay};
+use elver_testkit::{Launch, Process, Role, hears_within_a_second, role, stay};
 
 /// Of the cluster of which a host dies.
 const GROUP: u8 = 12;
@@ -53,8 +55,8 @@ fn ready(test: &str, node: &TestNode, port: u16) -> Process {
     process
 }
 
-/// Reads what was told, kills the peer, and hears of it.
-fn hears(node: &TestNode, peer: &str, hear: impl FnOnce(&mut Ends) -> Result<(), Error>) {
+/// Reads what was told, kills the peer, and hears of it; after which time.
+fn hears(node: &TestNode, peer: &str, hear: fn(&mut Ends) -> Result<(), Error>) -> Duration {
     let session = session_at(node);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let port = listener.port();
@@ -67,10 +69,12 @@ fn hears(node: &TestNode, peer: &str, hear: impl FnOnce(&mut Ends) -> Result<(),
     // What was told before counts, and the part of a batch behind it does not.
     assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"told");
     let gone = hear(&mut ends).unwrap_err();
-    println!("heard after {:?}: {gone}", killed.elapsed());
+    let took = killed.elapsed();
+    println!("heard after {took:?}: {gone}");
     assert!(matches!(gone, Error::Carrier(_)), "{gone}");
     assert!(ends.receiver.try_recv().is_err() && ends.sender.poll().is_err(), "it stays so");
     assert_eq!(ends.receiver.counters().messages, 1);
+    took
 }
 
 fn sleeps(ends: &mut Ends) -> Result<(), Error> {
@@ -93,7 +97,7 @@ fn sends(ends: &mut Ends) -> Result<(), Error> {
 fn a_process_that_is_killed_is_missed() {
     let node = TestNode::start(config(11, 1));
     for hear in [sleeps, polls, sends] {
-        hears(&node, "process_that_is_a_peer", hear);
+        hears_within_a_second(|| hears(&node, "process_that_is_a_peer", hear));
     }
 }
 
@@ -102,6 +106,57 @@ fn a_process_that_is_killed_is_missed() {
 fn a_host_that_dies_is_missed() {
     let (meta, _other) = cluster(GROUP);
     for hear in [sleeps as fn(&mut Ends) -> _, polls, sends] {
-        hears(&meta, "process_that_is_a_host", hear);
+        hears_within_a_second(|| hears(&meta, "process_that_is_a_host", hear));
     }
+}
+
+/// Connects and says one thing, which has arrived.
+fn tells(session: &Session, gid: Gid, port: u16) -> Ends {
+    let mut ends = connect(session, gid, port, Options::default(), WAIT).unwrap();
+    ends.sender.send(b"told", WAIT).unwrap();
+    ends.sender.flush().unwrap();
+    while ends.sender.carrier().advances() == 0 {
+        ends.sender.poll().unwrap();
+    }
+    ends
+}
+
+/// The node of one end ends, and another one is there in its place.
+#[test]
+fn a_node_that_starts_anew_ends_its_rings_and_takes_new_ones() {
+    let (meta, other) = cluster(13);
+    let session = session_at(&meta);
+    let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let (gid, port, path) = (meta.gid, listener.port(), other.path.clone());
+    let (tell, is_told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let session = Session::connect(&path).unwrap();
+            let mut ends = tells(&session, gid, port);
+            tell.send(()).unwrap();
+            let gone = ends.receiver.recv(WAIT).unwrap_err();
+            assert!(matches!(gone, Error::Carrier(elver::Error::NodeGone)), "{gone}");
+            assert!(matches!(ends.sender.poll(), Err(Error::Carrier(elver::Error::NodeGone))));
+        });
+        let mut ends = listener.accept(WAIT).unwrap();
+        is_told.recv().unwrap();
+        drop(other);
+        assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"told");
+        let gone = ends.receiver.recv(WAIT).unwrap_err();
+        assert!(matches!(gone, Error::Carrier(_)), "{gone}");
+        assert_eq!(ends.receiver.counters().messages, 1, "nothing twice");
+    });
+    let other = PLACE.member(13, 2, |_| ());
+    std::thread::scope(|scope| {
+        let path = &other.path;
+        scope.spawn(move || {
+            let session = Session::connect(path).unwrap();
+            let mut ends = tells(&session, gid, port);
+            assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"heard");
+        });
+        let mut ends = listener.accept(WAIT).unwrap();
+        assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"told");
+        ends.sender.send(b"heard", WAIT).unwrap();
+        ends.sender.finish(WAIT).unwrap();
+    });
 }

@@ -5,12 +5,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::common::{TestNode, WAIT, config, serve, session_at};
+use crate::common::{PLACE, TestNode, WAIT, cluster, config, serve, session_at};
 use elver::{Gid, Ready, Session};
 use elver_rpc::{
     Client, ClientOptions, Code, Executed, Method, Responder, Server, ServerOptions, Sink, Status,
 };
-use elver_testkit::{Launch, Process, Role, role};
+use elver_testkit::{Launch, Process, Role, hears_within_a_second, role, wait_for};
 
 const NEVER: Method<u64, u64> = Method::new(1, "test.Never");
 const ADD: Method<(u64, u64), u64> = Method::new(2, "test.Add");
@@ -68,7 +68,12 @@ fn client(session: &Session, gid: Gid, process: &mut Process) -> Client {
 #[test]
 fn a_server_that_is_killed_fails_the_calls_under_way() {
     let node = TestNode::start(config(30, 1));
-    let session = session_at(&node);
+    hears_within_a_second(|| fails_the_calls_under_way(&node));
+}
+
+/// After which time.
+fn fails_the_calls_under_way(node: &TestNode) -> Duration {
+    let session = session_at(node);
     let mut process = Launch::new("deaths::process_that_is_a_server", &node.path).start();
     let client = client(&session, node.gid, &mut process);
     assert_eq!(client.call(ADD, &(1, 2), WAIT).unwrap(), 3);
@@ -80,11 +85,42 @@ fn a_server_that_is_killed_fails_the_calls_under_way() {
         let error = call.wait().unwrap_err();
         assert_eq!((error.code(), error.executed), (Code::Unavailable, Executed::Maybe));
     }
-    println!("heard after {:?}", killed.elapsed());
+    let took = killed.elapsed();
+    println!("heard after {took:?}");
     let error = client.call(ADD, &(1, 2), None).unwrap_err();
     assert_eq!((error.code(), error.executed), (Code::Unavailable, Executed::No));
     assert!(error.cause.is_some(), "{error}");
     assert_eq!((client.under_way(), client.counters().failed), (0, 3));
+    took
+}
+
+/// The client's node ends, and another one is there in its place: what was under way may have been executed, and a new
+/// client calls.
+#[test]
+fn a_node_that_starts_anew_ends_its_calls_and_takes_new_ones() {
+    let (meta, other) = cluster(34);
+    let (tell, kept) = mpsc::channel();
+    let serving = serve(&meta, ServerOptions::default(), move |server| {
+        server.on(ADD, |(one, other), _| Ok(one + other));
+        server.on_deferred(NEVER, move |_, responder: Responder<u64>| {
+            tell.send(responder).unwrap();
+        });
+    });
+    let session = session_at(&other);
+    let client = serving.client(&session).unwrap();
+    let call = client.start(NEVER, &1, None).unwrap();
+    client.flush();
+    let responder = kept.recv_timeout(WAIT.unwrap()).unwrap();
+    drop(other);
+    let error = call.wait().unwrap_err();
+    assert_eq!((error.code(), error.executed), (Code::Unavailable, Executed::Maybe));
+    let error = client.call(ADD, &(1, 2), WAIT).unwrap_err();
+    assert_eq!((error.code(), error.executed), (Code::Unavailable, Executed::No));
+    wait_for("the server to hear of it", || responder.context().is_cancelled().then_some(()));
+    let other = PLACE.member(34, 2, |_| ());
+    let session = session_at(&other);
+    assert_eq!(serving.client(&session).unwrap().call(ADD, &(1, 2), WAIT).unwrap(), 3);
+    serving.stop();
 }
 
 #[test]

@@ -2,12 +2,12 @@
 //! descriptor, after all that was sent before.
 
 use std::io::{ErrorKind, Read, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::common::{PLACE, TestNode, WAIT, both_ways_at, cluster, session_at};
 use elver::{Gid, Session};
 use elver_stream::{Interest, Listener, ListenerOptions, Options, Stream};
-use elver_testkit::{Launch, Process, Role, role, stay};
+use elver_testkit::{Launch, Process, Role, hears_within_a_second, role, stay};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Of the cluster of which a host dies.
@@ -51,8 +51,8 @@ fn ready(test: &str, node: &TestNode, port: u16) -> Process {
     process
 }
 
-/// Reads what was told, kills the peer, and hears of it.
-fn hears(node: &TestNode, peer: &str, hear: impl FnOnce(&mut Stream) -> std::io::Error) {
+/// Reads what was told, kills the peer, and hears of it; after which time.
+fn hears(node: &TestNode, peer: &str, hear: fn(&mut Stream) -> std::io::Error) -> Duration {
     let session = session_at(node);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let port = listener.port();
@@ -73,7 +73,8 @@ fn hears(node: &TestNode, peer: &str, hear: impl FnOnce(&mut Stream) -> std::io:
     stream.read_exact(&mut last).unwrap();
     assert_eq!(&last, b"ld");
     let reset = hear(&mut stream);
-    println!("heard after {:?}: {reset}", killed.elapsed());
+    let took = killed.elapsed();
+    println!("heard after {took:?}: {reset}");
     assert_eq!(reset.kind(), ErrorKind::ConnectionReset, "{reset}");
     let cause = reset.get_ref().and_then(|cause| cause.downcast_ref());
     assert!(matches!(cause, Some(elver_ring::Error::Carrier(_))), "{cause:?}");
@@ -82,6 +83,7 @@ fn hears(node: &TestNode, peer: &str, hear: impl FnOnce(&mut Stream) -> std::io:
         assert_eq!(again.unwrap_err().kind(), ErrorKind::ConnectionReset);
     }
     assert_eq!(stream.counters().bytes_read, 4);
+    took
 }
 
 fn reads(stream: &mut Stream) -> std::io::Error {
@@ -130,7 +132,7 @@ fn sleeps(stream: &mut Stream) -> std::io::Error {
 fn a_process_that_is_killed_is_missed() {
     both_ways_at(40, false, |node| {
         for hear in [reads, looks, writes, sleeps] {
-            hears(node, "process_that_is_a_peer", hear);
+            hears_within_a_second(|| hears(node, "process_that_is_a_peer", hear));
         }
     });
 }
@@ -140,6 +142,53 @@ fn a_process_that_is_killed_is_missed() {
 fn a_host_that_dies_is_missed() {
     let (meta, _other) = cluster(GROUP);
     for hear in [reads as fn(&mut Stream) -> _, looks, writes, sleeps] {
-        hears(&meta, "process_that_is_a_host", hear);
+        hears_within_a_second(|| hears(&meta, "process_that_is_a_host", hear));
     }
+}
+
+/// The node of one end ends, and another one is there in its place: who was at it hears that the node went, and the peer
+/// that the stream was reset, once it has read what was said.
+#[test]
+fn a_node_that_starts_anew_ends_its_streams_and_takes_new_ones() {
+    let (meta, other) = cluster(42);
+    let session = session_at(&meta);
+    let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let (gid, port) = (meta.gid, listener.port());
+    let talk = |path: &std::path::Path| {
+        let session = Session::connect(path).unwrap();
+        let mut stream = Stream::connect(&session, gid, port, Options::default(), WAIT).unwrap();
+        stream.write_all(b"told").unwrap();
+        stream.flush().unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+        stream.write_all(b"?").unwrap();
+        stream.flush().unwrap();
+        stream.read(&mut [0])
+    };
+    let heard = |stream: &mut Stream| {
+        let mut told = [0; 4];
+        stream.read_exact(&mut told).unwrap();
+        assert_eq!(&told, b"told");
+        stream.write_all(b"!").unwrap();
+        stream.flush().unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+    };
+    std::thread::scope(|scope| {
+        let path = other.path.clone();
+        let talks = scope.spawn(move || talk(&path));
+        let mut stream = listener.accept(WAIT).unwrap();
+        heard(&mut stream);
+        drop(other);
+        assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        assert_eq!(stream.counters().bytes_read, 5, "nothing twice");
+        let aborted = talks.join().unwrap().unwrap_err();
+        assert_eq!(aborted.kind(), ErrorKind::ConnectionAborted, "{aborted}");
+    });
+    let other = PLACE.member(42, 2, |_| ());
+    std::thread::scope(|scope| {
+        let talks = scope.spawn(|| talk(&other.path));
+        let mut stream = listener.accept(WAIT).unwrap();
+        heard(&mut stream);
+        drop(stream);
+        assert_eq!(talks.join().unwrap().unwrap(), 0);
+    });
 }
