@@ -210,7 +210,10 @@ fn a_node_that_starts_anew_ends_its_ranks_and_takes_new_ones() {
             group.recv(0, 1, &mut []).unwrap();
             tell.send(()).unwrap();
             let told = group.recv(0, NEVER, &mut []).unwrap_err();
-            assert!(matches!(&told, Error::Session(why) if matches!(**why, elver::Error::NodeGone)), "{told}");
+            assert!(
+                matches!(&told, Error::Session(why) if matches!(**why, elver::Error::NodeGone)),
+                "{told}"
+            );
         });
         let group = join(0, TOKEN);
         assert_eq!(group.recv_vec(1, Tag::Is(1)).unwrap().1, b"told");

@@ -74,7 +74,8 @@ fn strangers_are_refused_at_the_rendezvous() {
         assert_eq!(answer[6], Unwanted::Nonsense as u8);
         // Of two with one rank the second.
         std::thread::scope(|scope| {
-            let join = Duration::from_millis(300);
+            // Long enough that it is at the rendezvous by then.
+            let join = Duration::from_secs(3);
             let node = &node;
             let first = scope.spawn(move || {
                 let session = session_at(node);

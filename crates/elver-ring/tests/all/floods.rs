@@ -8,6 +8,7 @@ use elver::{
     Error as ElverError, Payload, RefusalCode, SendFlags, SendOp, SendWr, Session, Vqp, VqpOptions,
 };
 use elver_ring::{Ends, Error, Listener, ListenerOptions, Options, connect};
+use elver_testkit::wait_for;
 
 /// Fills what a node holds for a port: senders, until one is refused.
 fn flood(session: &Session, port: u16) -> Vec<Vqp> {
@@ -81,9 +82,11 @@ fn a_flood_at_a_listener_s_port_fails_nobody_s_ring_and_no_sleeper_is_missed() {
             ends.sender.finish(WAIT).unwrap();
         });
         let mut ends = listener.accept(WAIT).unwrap();
-        let short = Some(Duration::from_millis(20));
-        assert!(matches!(ends.receiver.recv(short), Err(Error::TimedOut)));
-        assert!(ends.receiver.carrier().naps() > 0, "the other end knows that it sleeps");
+        wait_for("the other end to be told that it sleeps", || {
+            let short = Some(Duration::from_millis(20));
+            assert!(matches!(ends.receiver.recv(short), Err(Error::TimedOut)));
+            (ends.receiver.carrier().naps() > 0).then_some(())
+        });
         sleeps.send(()).unwrap();
         // It looks at nothing meanwhile.
         is_sent.recv().unwrap();

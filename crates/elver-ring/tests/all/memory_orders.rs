@@ -92,7 +92,7 @@ fn check(orders: Orders) {
         let theirs = Arc::clone(&shared);
         let other = thread::spawn(move || send(&theirs, orders));
         let expected: Vec<u64> = (0..MESSAGES).map(content).collect();
-        assert_eq!(receive(&shared, orders), Ok(expected));
+        assert_eq!(receive(&shared, orders), Ok(expected), "what was received");
         assert_eq!(other.join().unwrap(), Ok(()));
     });
 }
@@ -104,7 +104,7 @@ fn messages_arrive_whole_and_in_order() {
 
 /// The model sees what it is for: a slot's old bytes behind a new pointer.
 #[test]
-#[should_panic]
+#[should_panic(expected = "what was received")]
 fn pointers_that_order_nothing_are_caught() {
     check(Orders { write: Ordering::Relaxed, read: Ordering::Relaxed });
 }

@@ -164,7 +164,7 @@ fn who_waits_no_longer_is_told_and_the_handler_too() {
         let time = Duration::from_millis(30);
         let late = client.call(NEVER, &1, Some(time)).unwrap_err();
         assert_eq!((late.code(), late.executed), (Code::DeadlineExceeded, Executed::Maybe));
-        let responder = kept.recv().unwrap();
+        let responder = kept.recv_timeout(WAIT.unwrap()).unwrap();
         // By the server's clock it may come a little later.
         while !responder.context().is_cancelled() || client.under_way() > 0 {
             client.flush();
@@ -173,7 +173,7 @@ fn who_waits_no_longer_is_told_and_the_handler_too() {
 
         let mut call = client.start(NEVER, &1, WAIT).unwrap();
         assert!(call.poll().is_none());
-        let responder = kept.recv().unwrap();
+        let responder = kept.recv_timeout(WAIT.unwrap()).unwrap();
         assert!(!responder.context().is_cancelled());
         call.cancel();
         assert_eq!(call.wait().unwrap_err().code(), Code::Cancelled);
@@ -184,7 +184,7 @@ fn who_waits_no_longer_is_told_and_the_handler_too() {
         responder.respond(Ok(1));
 
         drop(client.start(NEVER, &1, None).unwrap());
-        let responder = kept.recv().unwrap();
+        let responder = kept.recv_timeout(WAIT.unwrap()).unwrap();
         while !responder.context().is_cancelled() {
             client.flush();
         }
@@ -199,7 +199,7 @@ fn who_waits_no_longer_is_told_and_the_handler_too() {
         // One that nobody answers.
         let call = client.start(NEVER, &1, WAIT).unwrap();
         client.flush();
-        drop(kept.recv().unwrap());
+        drop(kept.recv_timeout(WAIT.unwrap()).unwrap());
         assert_eq!(call.wait().unwrap_err().code(), Code::Internal);
         let too_late = client.start(ADD, &(1, 1), Some(Duration::ZERO)).unwrap_err();
         assert_eq!((too_late.code(), too_late.executed), (Code::DeadlineExceeded, Executed::No));
@@ -324,7 +324,7 @@ fn every_bound_says_what_it_is() {
     // Calls that are under way.
     let calls = [1, 2].map(|at| client.start(NEVER, &at, WAIT).unwrap());
     client.flush();
-    let kept = [kept.recv().unwrap(), kept.recv().unwrap()];
+    let kept = [kept.recv_timeout(WAIT.unwrap()).unwrap(), kept.recv().unwrap()];
     // Those that are worked on, of all clients.
     let other = serving.client(&session).unwrap();
     let error = other.call(NEVER, &1, WAIT).unwrap_err();

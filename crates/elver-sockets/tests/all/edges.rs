@@ -38,14 +38,14 @@ fn an_end_by_tcp_is_told_where_the_stream_says_nothing() {
     let at =
         |end: &str| SocketAddr::from_abstract_name(format!("elver-tcp/{end}/{tuple}")).unwrap();
     let name = UnixDatagram::bind_addr(&at("accepted")).unwrap();
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let until_ns = (now.tv_sec as u64 + 1) * 1_000_000_000 + now.tv_nsec as u64;
     let mut offer = b"ELVTCP\x01\x02".to_vec();
     offer.extend_from_slice(&session.gid().0);
     offer.extend_from_slice(&streams.port().to_le_bytes());
     offer.extend_from_slice(&[7; 16]);
-    offer.extend_from_slice(&until_ns.to_le_bytes());
     let _stream = wait_for("the client to connect a stream", || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let until_ns = (now.tv_sec as u64 + 1) * 1_000_000_000 + now.tv_nsec as u64;
+        let offer = [&offer[..], &until_ns.to_le_bytes()].concat();
         let _ = name.send_to_addr(&offer, &at("connected"));
         streams.try_accept().unwrap()
     });
