@@ -78,3 +78,8 @@ fn run_one(
         Err(_) => api.fail(&invocation.id, "Panic", "the handler panicked; its log has the reason"),
     }
 }
+
+/// The README's program is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

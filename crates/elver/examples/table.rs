@@ -3,8 +3,8 @@
 //!
 //! Run it beside a daemon: `cargo run -p elver --features kv --example table`.
 
-use elver::kv::{Descriptor, Error, Layout, Reader, Store};
-use elver::{Gid, Session};
+use elver::kv::{Descriptor, Layout, Reader, Store};
+use elver::{Error, Gid, Session};
 
 const CITIES: u32 = 1_000;
 

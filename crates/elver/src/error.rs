@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use elver_memory::MapError;
 use elver_portal::{MessageError, RefusalCode, Violation, VqpState};
-use elver_verbs::{AccessFault, PostError, SendOpcode, Wc, WcStatus};
+use elver_verbs::{AccessFault, GidParseError, PostError, SendOpcode, Wc, WcStatus};
 use thiserror::Error;
 
 use crate::path::{Paths, SOCKET_VARIABLE};
@@ -118,6 +118,25 @@ pub enum Error {
         /// What is wrong and what to do.
         what: &'static str,
     },
+    /// A text names no GID.
+    #[error(transparent)]
+    Gid(#[from] GidParseError),
+    /// A layout of a store that cannot be.
+    #[cfg(feature = "kv")]
+    #[error(transparent)]
+    Layout(#[from] elver_kv::LayoutError),
+    /// A store refused a change.
+    #[cfg(feature = "kv")]
+    #[error(transparent)]
+    Table(#[from] elver_kv::TableError),
+    /// A look-up in a store without an outcome.
+    #[cfg(feature = "kv")]
+    #[error(transparent)]
+    Lookup(#[from] elver_kv::LookupError),
+    /// Bytes that describe no store.
+    #[cfg(feature = "kv")]
+    #[error(transparent)]
+    Descriptor(#[from] elver_kv::DescriptorError),
     /// An operating system call failed.
     #[error("{call}: {reason}")]
     System {
@@ -254,7 +273,20 @@ fn remedy(error: &PostError) -> &'static str {
         }
         PostError::InlineTooLong { .. } => "; give it SGEs of an Mr (Limits::max_inline)",
         PostError::MessageTooLong { .. } => "; cut it into several WRs (Limits::message_bytes)",
-        _ => "",
+        PostError::AtomicLength { .. } => {
+            "; give it one SGE of 8 bytes, into which the old value goes"
+        }
+        PostError::AtomicAlignment { .. } => "; name a word whose address is a multiple of 8",
+        PostError::LocalAccess { .. } => {
+            "; SGEs lie in an Mr of this session's (Mr::sge), which has LOCAL_WRITE where the WR writes to it"
+        }
+        PostError::Destination { .. } | PostError::Ah { .. } | PostError::Qpn { .. } => {
+            "; a VQP goes where it was connected to (Vqp::qconnect): leave `dest` out"
+        }
+        PostError::QueueFull { .. } => "; take completions first (Vqp::poll_cq)",
+        PostError::State { .. } | PostError::UsesSrq => "; connect the VQP anew (Vqp::qconnect)",
+        PostError::Opcode { .. } => "; a VQP does SEND, WRITE, READ, CMP_SWAP and FETCH_ADD",
+        PostError::InvalidHandle { .. } => "; the VQP was destroyed: create another one",
     }
 }
 
@@ -313,6 +345,44 @@ mod tests {
         assert!(text(3, false).contains("signal one in 64"), "{}", text(3, false));
         assert!(text(128, false).contains("no completion will ever free it"));
         assert!(text(0, true).contains("max_recv_wr"));
+    }
+
+    /// Every refusal says what helps, also one that only a program could cause that goes around the library.
+    #[test]
+    fn each_refusal_of_a_wr_says_what_to_do() {
+        let qp_type = elver_verbs::QpType::Rc;
+        let (given, max) = (9, 8);
+        let all = [
+            PostError::InvalidHandle { kind: elver_verbs::ObjectKind::Qp, handle: 1 },
+            PostError::QueueFull { capacity: 8 },
+            PostError::State { qp_type, state: elver_verbs::QpState::Err },
+            PostError::Opcode { qp_type, opcode: SendOpcode::LocalInv },
+            PostError::TooManySges { given, max },
+            PostError::InlineTooLong { given, max },
+            PostError::InlineTooLong { given, max: 0 },
+            PostError::MessageTooLong { given: 9, max: 8 },
+            PostError::AtomicLength { given: 9 },
+            PostError::Destination { qp_type },
+            PostError::Ah { handle: 1 },
+            PostError::Qpn { qpn: 1 << 24 },
+            PostError::UsesSrq,
+            PostError::LocalAccess { addr: 1, length: 2, lkey: 3 },
+            PostError::AtomicAlignment { addr: 1 },
+        ];
+        for refused in all {
+            let text = Error::from(refused).to_string();
+            assert!(text.split_once("; ").is_some_and(|(_, help)| help.len() > 10), "{text}");
+        }
+    }
+
+    /// Whatever fails on the way to a first READ comes by a question mark.
+    #[test]
+    fn a_text_that_names_no_node_is_an_error_like_others() {
+        fn gid(text: &str) -> Result<elver_verbs::Gid, Error> {
+            Ok(text.parse()?)
+        }
+        assert!(gid("10.0.0.1").is_ok());
+        assert!(matches!(gid("nowhere"), Err(Error::Gid(_))));
     }
 
     #[test]

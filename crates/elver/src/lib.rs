@@ -116,3 +116,8 @@ pub use ready::{Cq, Ready};
 pub use session_cell::{SessionCell, SessionRef, SessionRefMut};
 pub use vqp::{Message, Vqp};
 pub use waker::Waker;
+
+/// The README's program is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

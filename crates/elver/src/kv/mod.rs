@@ -9,7 +9,7 @@
 //! ```no_run
 //! use elver::kv::{Layout, Reader, Store};
 //! use elver::Session;
-//! # fn main() -> Result<(), elver::kv::Error> {
+//! # fn main() -> Result<(), elver::Error> {
 //! // The owner: keys of 16 bytes, values of up to 40.
 //! let session = Session::connect_default()?;
 //! let mut store = Store::alloc(&session, Layout::for_capacity(1000, 16, 40)?)?;
@@ -24,7 +24,6 @@
 //! # }
 //! ```
 
-mod error;
 mod reader;
 mod region;
 mod store;
@@ -33,7 +32,6 @@ pub use elver_kv::{
     DESCRIPTOR_BYTES, Descriptor, DescriptorError, Entry, Key, Layout, LayoutError, LookupError,
     Table, TableError, TableId, Value,
 };
-pub use error::Error;
 pub use reader::{Reader, ReaderCounters};
 pub use region::Region;
 pub use store::Store;

@@ -1,7 +1,7 @@
 use elver_kv::{Descriptor, Lookup, Read, Step, Value};
 use elver_verbs::{AccessFlags, Gid, Payload, SendFlags, SendOp, SendWr, Wc};
 
-use super::Error;
+use crate::Error;
 use crate::{Completed, Mr, Session, Vqp, VqpOptions};
 
 /// Reads a peer's store with one-sided READs over a VQP of its own.
@@ -48,7 +48,7 @@ impl Reader {
     /// # Errors
     /// [`Error::Lookup`]: a key of another length, a store that another one has replaced, or one that is broken;
     /// [`super::LookupError::Unstable`] where each READ met the owner's writing, which may be tried again.
-    /// [`Error::Session`] if a READ failed, or a wait was ended; after a failed READ the VQP must be connected anew.
+    /// As [`crate::Vqp::wait_cq`], and [`Error::Completion`] if a READ failed; after a failed READ the VQP must be connected anew.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Value>, Error> {
         let mut lookup = Lookup::new(&self.descriptor, key)?;
         let mut torn = 0;
@@ -91,16 +91,14 @@ impl Reader {
         let sges = [self.landing.sge(0, read.len)];
         let (op, payload) = (SendOp::Read(read.remote), Payload::Sges(&sges));
         let flags = SendFlags::SIGNALED;
-        self.vqp
-            .post_send(&[SendWr { wr_id: self.posted, op, flags, payload, dest: None }])
-            .map_err(crate::Error::from)?;
+        self.vqp.post_send(&[SendWr { wr_id: self.posted, op, flags, payload, dest: None }])?;
         let mut wcs = [Wc::default()];
         loop {
             self.vqp.wait_cq(&mut wcs, None)?;
             wcs[0].succeeded()?;
             // An older one is of a look-up whose wait was ended. READs land in order.
             if wcs[0].wr_id == self.posted {
-                return Ok(self.landing.read(0, &mut self.cluster)?);
+                return self.landing.read(0, &mut self.cluster);
             }
         }
     }

@@ -3,7 +3,8 @@ use std::ops::{Deref, DerefMut};
 use elver_kv::{Descriptor, Layout, Table, TableId};
 use elver_verbs::AccessFlags;
 
-use super::{Error, Region};
+use super::Region;
+use crate::Error;
 use crate::{Mr, Session};
 
 /// What peers may do with a store: the owner alone writes it.
@@ -32,12 +33,12 @@ impl Store {
     /// to no REMOTE_WRITE unless peers may break it. Readers of a store that was there before learn that it is gone.
     ///
     /// # Errors
-    /// [`super::TableError::MemoryTooSmall`]; [`Error::Session`] with [`crate::Error::Invalid`] if words of the region are
+    /// [`super::TableError::MemoryTooSmall`]; [`Error::Invalid`] if words of the region are
     /// not aligned to 8 bytes, so that readers would meet halves of them.
     pub fn in_region(mr: Mr, layout: Layout) -> Result<Store, Error> {
         if !mr.addr().is_multiple_of(8) {
             let what = "a table's region begins at a multiple of 8 bytes; allocate it so";
-            return Err(crate::Error::Invalid { what }.into());
+            return Err(Error::Invalid { what });
         }
         let region = Region::new(mr);
         let table = Table::create(region.clone(), layout, id()?)?;
@@ -66,7 +67,7 @@ impl Store {
         let Store { table, region } = self;
         drop(table);
         // There is no other clone: the table had the other one.
-        Ok(region.into_mr().map_or(Ok(()), Mr::deregister)?)
+        region.into_mr().map_or(Ok(()), Mr::deregister)
     }
 }
 
@@ -85,11 +86,11 @@ impl DerefMut for Store {
 }
 
 /// Another than all before: nobody aims keys at one bucket, and readers of older tables learn that they are gone.
-fn id() -> Result<TableId, crate::Error> {
+fn id() -> Result<TableId, Error> {
     let mut bytes = [0; 12];
     // So few are never given in part.
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| crate::Error::System { call: "getrandom", reason: error.into() })?;
+        .map_err(|error| Error::System { call: "getrandom", reason: error.into() })?;
     let [seed @ .., a, b, c, d] = bytes;
     Ok(TableId { seed: u64::from_ne_bytes(seed), incarnation: u32::from_ne_bytes([a, b, c, d]) })
 }

@@ -4,7 +4,8 @@
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use elver::kv::{Descriptor, Error, Layout, LookupError, Reader, Store, TableError};
+use elver::Error;
+use elver::kv::{Descriptor, Layout, LookupError, Reader, Store, TableError};
 use elver::{AccessFault, AccessFlags, Mr, Session, WcStatus};
 use elver_testkit::wait_for;
 use proptest::prelude::*;
@@ -63,7 +64,7 @@ fn is_read(mut store: Store, owner: &TestNode, session: &Session) {
     store.close().unwrap();
     // What peers know of it has run out: the key is nobody's.
     match reader.get(&key(1)).unwrap_err() {
-        Error::Session(elver::Error::Completion { wc }) => {
+        Error::Completion { wc } => {
             assert_eq!(wc.status, WcStatus::RemAccessErr);
             assert_eq!(AccessFault::of(&wc), Some(AccessFault::Key));
         }
@@ -118,7 +119,9 @@ fn what_cannot_hold_a_table_is_told() {
     let store = Store::in_region(closed, layout()).unwrap();
     let mut reader = self::reader(&session, &store, &node);
     match reader.get(&key(0)).unwrap_err() {
-        Error::Session(error) => assert!(error.to_string().contains("no region"), "{error}"),
+        error @ Error::Completion { .. } => {
+            assert!(error.to_string().contains("no region"), "{error}")
+        }
         error => panic!("{error}"),
     }
 }
