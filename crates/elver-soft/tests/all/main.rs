@@ -2,6 +2,7 @@
 //! share is used by all of it.
 
 mod beside;
+mod clock;
 mod common;
 mod frames;
 mod frames_tap;
