@@ -147,7 +147,7 @@ const FOUND_LAPSED_SUSPENDED: [(u64, &str); 2] = [
 ];
 
 /// The same, of runs as they are drawn.
-const FOUND_DRAWN: [(u64, &str); 6] = [
+const FOUND_DRAWN: [(u64, &str); 8] = [
     (
         861_001_246,
         "a meta server that was said to be gone was not told of an end that had, and looked peers up over its own",
@@ -164,6 +164,14 @@ const FOUND_DRAWN: [(u64, &str); 6] = [
          fault",
     ),
     (910_090_565, "what was sent to a node that stood still broke a queue pair in peace"),
+    (
+        1_400_003_738,
+        "what a meta server had been before it started anew was believed of it, once it had been on the list",
+    ),
+    (
+        1_500_012_202,
+        "a node without DC asked itself for one RC QP too many, was refused, and asked again at once, for ever",
+    ),
 ];
 
 #[test]

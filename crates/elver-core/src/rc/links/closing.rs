@@ -205,6 +205,10 @@ impl<D: Device> Core<D> {
         if let Some(lane) = link.lane {
             self.lanes.remove_rc(lane);
         }
+        if link.is_ending() && self.links.waiting.has_lost_any(link.peer) {
+            // There is room for another one at its peer.
+            self.links.sweep_at(now);
+        }
         self.link_lost(link.peer, link.class, now);
         let shared = link.purpose.is_shared();
         if let Some(entry) = self.peers.get_mut(link.peer).filter(|_| shared) {

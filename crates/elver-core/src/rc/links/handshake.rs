@@ -11,7 +11,7 @@ use crate::datapath::wr_id::WrId;
 use crate::ids::{LaneIx, LinkId};
 use crate::pool::lane::LaneKind;
 use crate::rc::link::{LinkState, PeerEnd, Purpose};
-use crate::rc::links::{CallFor, GREETING, SILENCE_NS};
+use crate::rc::links::{CallFor, GREETING};
 use crate::rc::path::Path;
 use crate::{ConnectError, Core};
 
@@ -87,16 +87,12 @@ impl<D: Device> Core<D> {
                 }
                 return self.drop_link(id, now);
             }
-            // It has as many of ours as one may have, and some of them go: then the next one is asked for.
+            // It has as many of ours as one may have, and some of them go: then, or by and by, the next one is asked for,
+            // and not before. A node that asks itself is refused as fast as it asks.
             Some(Refusal::Short { of: Shortage::Share, .. })
                 if purpose == Purpose::Pool && self.links.rc.is_one_ending(peer) =>
             {
-                let stirred = self.links.waiting.stirred;
                 self.drop_link(id, now);
-                // It made no room at the peer.
-                self.links.waiting.stirred = stirred;
-                self.links.waiting.want(peer, class, now.saturating_add_ns(SILENCE_NS));
-                self.links.sweep_soon(now);
                 return self.start_lookups(now);
             }
             Some(Refusal::Short { of, used, limit }) => {

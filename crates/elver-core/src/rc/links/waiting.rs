@@ -92,6 +92,11 @@ impl Waiting {
         self.is_wanted.contains(&(peer, class))
     }
 
+    /// Whether links to a peer were lost, or refused, and others will be asked for.
+    pub(super) fn has_lost_any(&self, peer: PeerId) -> bool {
+        self.lost.iter().any(|(lost, _)| *lost == peer)
+    }
+
     pub(crate) fn next_wanted(&mut self) -> Option<(Time, PeerId, Class)> {
         let next = self.wanted.pop_front()?;
         self.is_wanted.remove(&(next.1, next.2));
