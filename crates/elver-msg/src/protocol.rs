@@ -34,6 +34,7 @@ mod matching;
 mod memory;
 mod request_id;
 mod requests;
+pub(crate) mod tags;
 
 pub use engine::{Engine, EngineCounters, ReadOrder, Refused};
 pub use fault::Fault;

@@ -1,8 +1,9 @@
 use elver::SessionRefMut;
 
 use crate::inner::Inner;
+use crate::protocol::tags::{self, COLLECTIVE, NUMBER_MASK, OPERATIONS};
 use crate::protocol::{Status, Wanted};
-use crate::{Error, Group, TAG_MAX};
+use crate::{Error, Group};
 
 /// What a collective operation is. Its number stands in the tags of its messages, so that ranks notice when they
 /// call different ones.
@@ -15,12 +16,6 @@ pub(super) enum What {
     Reduce,
     Allreduce,
 }
-
-const NAMES: [&str; 6] = ["barrier", "broadcast", "gather", "allgather", "reduce", "allreduce"];
-/// A tag: above all of a user's, what it is (7 bits), and the how manieth (24 bits).
-const WHAT_SHIFT: u32 = 24;
-const NUMBER_MASK: u32 = (1 << WHAT_SHIFT) - 1;
-const COLLECTIVE: u32 = TAG_MAX + 1;
 
 /// One that goes on.
 pub(super) struct Operation<'a> {
@@ -73,7 +68,7 @@ impl<'a> Operation<'a> {
     }
 
     fn tag(&self) -> u32 {
-        COLLECTIVE | (self.what as u32) << WHAT_SHIFT | self.number
+        tags::of_operation(self.what as u32, self.number)
     }
 
     /// Whatever the other rank does.
@@ -88,11 +83,10 @@ impl<'a> Operation<'a> {
             Err(error) => return Err(error),
         };
         let Status { source: rank, tag, len: theirs } = status;
-        let what = (tag & !COLLECTIVE) >> WHAT_SHIFT;
-        let (operation, ours_is) = (NAMES[self.what as usize], self.what as u32);
-        if what != ours_is {
-            let theirs = NAMES.get(what as usize).copied().unwrap_or("something unknown");
-            return Err(Error::Disagree { rank, theirs, ours: operation });
+        let operation = OPERATIONS[self.what as usize];
+        let theirs_is = tags::operation(tag).and_then(|what| OPERATIONS.get(what as usize));
+        if let Some(theirs_is) = theirs_is.filter(|theirs| **theirs != operation) {
+            return Err(Error::Disagree { rank, theirs: theirs_is, ours: operation });
         }
         if theirs == ours { Ok(()) } else { Err(Error::Length { rank, theirs, ours, operation }) }
     }

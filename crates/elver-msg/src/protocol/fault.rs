@@ -59,6 +59,12 @@ pub enum Fault {
         /// Most that are taken.
         max: u64,
     },
+    /// A tag that is no user's, and no operation's.
+    #[error("a message of tag {tag:#x}, which no operation has")]
+    Tag {
+        /// The tag.
+        tag: u32,
+    },
     /// An offer under a number that is in use.
     #[error("the number {id} is offered twice")]
     Twice {

@@ -427,6 +427,9 @@ fn what_cannot_be_is_told_as_what_it_is() {
     assert_eq!(fault(&[offer(4, 100), offer(4, 200)]), Fault::Twice { id: 4 });
     assert_eq!(fault(&[offer(4, 1_001)]), Fault::TooLong { len: 1_001, max: 1_000 });
     assert_eq!(fault(&[eager(65)]), Fault::TooLong { len: 65, max: 64 });
+    let tag = u32::MAX;
+    let unknown = frame(Header::new(Kind::Eager, tag), &[]);
+    assert_eq!(fault(&[unknown]), Fault::Tag { tag });
     assert_eq!(fault(&vec![eager(0); 6]), Fault::Overrun { messages: 6, bytes: 0 });
     assert_eq!(fault(&vec![eager(60); 3]), Fault::Overrun { messages: 3, bytes: 180 });
     assert_eq!(fault(&[plain(Kind::Bye, 0), eager(1)]), unexpected(Kind::Eager));

@@ -7,6 +7,7 @@ use super::super::matching::What;
 use super::super::memory::{Held, Lent, Memory};
 use super::super::request_id::RequestId;
 use super::super::requests::{Failure, Phase, Status};
+use super::super::tags;
 use super::Engine;
 
 impl<M: Memory> Engine<M> {
@@ -27,6 +28,10 @@ impl<M: Memory> Engine<M> {
             return Err(Fault::Unexpected { kind: header.kind });
         }
         peer.credited(&header)?;
+        let (tag, has_tag) = (header.word, matches!(header.kind, Kind::Eager | Kind::Offer));
+        if has_tag && !tags::is_known(tag) {
+            return Err(Fault::Tag { tag });
+        }
         match header.kind {
             Kind::Eager => self.whole(from, header.word, body, lent),
             Kind::Offer => self.offered(from, header, Offer::decode(body)?),
