@@ -68,6 +68,17 @@ impl Entry {
         self.way = if is_own_node { Way::Unknown } else { Way::Node };
     }
 
+    /// Whether a WR may be done without the node: nothing is on its way there. A first one goes through the node, since
+    /// to ask for a region takes longer than a READ, and who posts one alone would wait for both.
+    #[inline]
+    pub(super) fn may_be_direct(&self) -> bool {
+        match self.way {
+            Way::Node => false,
+            Way::Unknown => self.sends.posted > 0 && self.sends.are_here(),
+            Way::Direct => self.sends.are_here(),
+        }
+    }
+
     /// A connect is asked for: until the node has answered nothing can be posted.
     pub(super) fn begin_connect(&mut self, is_own_node: bool) -> Before {
         let before = Before {

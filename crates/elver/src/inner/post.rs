@@ -6,7 +6,7 @@ use elver_verbs::{
 };
 
 use super::{Entry, Inner, next};
-use crate::direct::{self, Tried, Way};
+use crate::direct::{self, Tried};
 use crate::link::Wait;
 use crate::regions::Regions;
 use crate::{Error, PostFailed};
@@ -43,7 +43,7 @@ impl Inner {
             }
             let signalled = entry.signal_all || wr.flags.contains(SendFlags::SIGNALED);
             let is_off = self.is_armed || self.link.is_gone();
-            if entry.way != Way::Node && entry.sends.are_here() && !is_off {
+            if entry.may_be_direct() && !is_off {
                 match self.direct.execute(wr, entry.way, &self.regions) {
                     Tried::Done(bytes) => {
                         entry.sends.post(signalled);

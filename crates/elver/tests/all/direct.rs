@@ -85,6 +85,41 @@ fn what_the_node_lets_a_process_it_does_itself() {
     assert_eq!(counts(&node).0, before.0 + 1);
 }
 
+/// To ask for a region takes both ends longer than a READ does, and who reads once would wait for it.
+#[test]
+fn a_first_wr_asks_for_nothing() {
+    let node = node(111, true);
+    let (here, there) = (session_at(&node), session_at(&node));
+    let (local, remote) = (here.alloc(64, ALL).unwrap(), there.alloc_apart(4096, ALL).unwrap());
+    let read = |id| wr(id, SendOp::Read(remote.remote(0)), &[]);
+    let asked = || {
+        let status = node.thread.status().unwrap();
+        let reached = status.sessions.iter().map(|one| one.regions_reached).sum::<u32>();
+        (status.engine["commands"], reached)
+    };
+    let mut vqp = connected(&here, VqpOptions::default());
+    // Nor does one that is connected anew, or another one.
+    for connects in 0..3 {
+        let (commands, reached) = asked();
+        assert_eq!(reached, connects.min(1));
+        let sges = [local.sge(0, 8)];
+        let read = SendWr { payload: Payload::Sges(&sges), ..read(1) };
+        succeeds(&vqp, read);
+        assert_eq!(asked(), (commands, reached), "connection {connects}");
+        // The next one does, once.
+        for _ in 0..4 {
+            succeeds(&vqp, read);
+        }
+        assert_eq!(asked(), (commands + 1, 1), "connection {connects}");
+        if connects == 0 {
+            vqp.qconnect(here.gid(), 0).unwrap();
+        } else {
+            vqp = connected(&here, VqpOptions::default());
+        }
+    }
+    assert!(counts(&node).1 >= 9, "they go directly then");
+}
+
 #[test]
 fn a_node_that_is_told_not_to_lets_nobody() {
     let node = node(101, false);
