@@ -303,6 +303,10 @@ fn child(session: &Session) -> Option<Child> {
     let Peer { pid, uid, .. } = session.peer;
     let pid = pid?;
     // Of the process itself: its number could be another's by now.
-    let parent = session.socket.peer_pidfd().and_then(|pidfd| parent_of(pid, pidfd)).ok()??;
+    let parent = match &session.process {
+        Some(process) => parent_of(pid, process),
+        None => session.socket.peer_pidfd().and_then(|process| parent_of(pid, process)),
+    };
+    let parent = parent.ok()??;
     Some(Child { pid, parent, uid, customer: session.customer })
 }
