@@ -168,18 +168,45 @@ impl Heirs {
         (word as u32, via)
     }
 
-    /// The client's end of a session's rings, for who has taken it, who has no way to the others from then on.
+    /// The client's end of a session's rings, for who is about to take it. What he uses it for before he knows that he has
+    /// it, another may find. One at a time.
     ///
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`] for another one; what the system said.
     pub fn open(&self, heir: u32) -> io::Result<ClientEnd> {
-        self.check(heir);
-        // It lies in the mapping.
-        let at = self.layout.offset(heir) as usize;
-        let words = self.sessions.open(at, HeirsLayout::stride())?;
+        let (at, bytes) = self.place(heir);
+        let words = self.sessions.open(at, bytes)?;
         // What its owner needs first, the rings and the first page of the arena, at once: each page costs a fault else.
         words.part(0, (HeirsLayout::RINGS.arena_at() + PAGE) / 8).touch();
         Ok(ClientEnd::over(&words, HeirsLayout::RINGS))
+    }
+
+    /// Who opened a session has taken it: he has no way to the others from now on.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn keep(&self, heir: u32) -> io::Result<()> {
+        let (at, bytes) = self.place(heir);
+        self.sessions.keep(at, bytes)
+    }
+
+    /// Who opened a session has not taken it: he has no way to it any more, and may open another.
+    ///
+    /// # Errors
+    /// What the system said: the session is open still.
+    ///
+    /// # Panics
+    /// If its end is there still.
+    pub fn close(&self, heir: u32) -> io::Result<()> {
+        let (at, bytes) = self.place(heir);
+        self.sessions.close(at, bytes)
+    }
+
+    /// Where a session lies in the mapping of all, and how long it is.
+    fn place(&self, heir: u32) -> (usize, usize) {
+        self.check(heir);
+        // It lies in the mapping.
+        (self.layout.offset(heir) as usize, HeirsLayout::stride())
     }
 
     fn check(&self, heir: u32) {
@@ -333,7 +360,17 @@ mod tests {
             let opened = unsafe { libc::mprotect(records as *mut _, PAGE, libc::PROT_WRITE) };
             assert_eq!(opened, -1, "the records were opened for writing");
 
+            // Who does not get what he opened has it no more, and tries another.
+            let refused = (taken + 1) % 3;
+            drop(heirs.open(refused).unwrap());
+            assert_eq!(page(at(refused)).unwrap(), ("rw-s".into(), true));
+            heirs.close(refused).unwrap();
+            for heir in 0..3 {
+                assert_eq!(page(at(heir)).unwrap(), ("---s".into(), true));
+            }
+
             let client = heirs.open(taken).unwrap();
+            heirs.keep(taken).unwrap();
             for heir in 0..3 {
                 let expected = if heir == taken { ("rw-s", true) } else { ("---p", false) };
                 let found = page(at(heir)).unwrap();

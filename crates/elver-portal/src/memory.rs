@@ -4,7 +4,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 #[cfg(not(loom))]
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(not(loom))]
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
@@ -122,8 +122,7 @@ impl Closed {
         self.mapping.start.cast()
     }
 
-    /// Opens `bytes` bytes from `start` on, both of whole pages, and gives up all others: this process has no way to them
-    /// any more. Once.
+    /// Opens `bytes` bytes from `start` on, both of whole pages. Once, until they are closed.
     ///
     /// # Errors
     ///
@@ -134,19 +133,51 @@ impl Closed {
     pub fn open(&self, start: usize, bytes: usize) -> std::io::Result<Words> {
         let end = start + bytes;
         assert!(end <= self.mapping.bytes, "{start}..{end} of {}", self.mapping.bytes);
-        if self.opened.swap(true, std::sync::atomic::Ordering::Relaxed) {
+        if self.opened.swap(true, Ordering::Relaxed) {
             return Err(std::io::ErrorKind::AlreadyExists.into());
         }
-        self.mapping.replace(0..start, ProtFlags::empty())?;
-        self.mapping.replace(end..self.mapping.bytes, ProtFlags::empty())?;
-        let protection = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the pages lie in the mapping, which is ours while `self` lives, and more is allowed on them than before.
-        let start = unsafe {
-            let start = self.mapping.start.byte_add(start);
-            rustix::mm::mprotect(start.as_ptr().cast(), bytes, protection)?;
-            start
-        };
+        if let Err(error) = self.protect((start, bytes), MprotectFlags::READ | MprotectFlags::WRITE)
+        {
+            self.opened.store(false, Ordering::Relaxed);
+            return Err(error);
+        }
+        // SAFETY: they lie in the mapping.
+        let start = unsafe { self.mapping.start.byte_add(start) };
         Ok(Words { start, len: bytes / 8, mapping: self.mapping.clone() })
+    }
+
+    /// Gives up all but what was opened: this process has no way to it any more.
+    ///
+    /// # Errors
+    ///
+    /// What the system said.
+    pub fn keep(&self, start: usize, bytes: usize) -> std::io::Result<()> {
+        self.mapping.replace(0..start, ProtFlags::empty())?;
+        self.mapping.replace(start + bytes..self.mapping.bytes, ProtFlags::empty())
+    }
+
+    /// Closes what was opened, after which as much can be opened elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: it is open still.
+    ///
+    /// # Panics
+    /// If somebody has some of its words.
+    pub fn close(&self, start: usize, bytes: usize) -> std::io::Result<()> {
+        assert_eq!(Arc::strong_count(&self.mapping), 1, "what is closed is somebody's");
+        self.protect((start, bytes), MprotectFlags::empty())?;
+        self.opened.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn protect(&self, (start, bytes): (usize, usize), to: MprotectFlags) -> std::io::Result<()> {
+        // SAFETY: the pages lie in the mapping, which is ours while `self` lives. Either more is allowed on them than before,
+        // or nobody has a reference to them.
+        unsafe {
+            let start = self.mapping.start.byte_add(start);
+            Ok(rustix::mm::mprotect(start.as_ptr().cast(), bytes, to)?)
+        }
     }
 }
 

@@ -1,20 +1,21 @@
 //! Sessions that a process prepares for its children, which take them over after `fork` (Swift,
 //! section 3.4).
 
+mod taking;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use elver_portal::{Command, HeirsLayout, Message, Received, Record, Socket, VqpOptions, Welcome};
-use elver_verbs::{AccessFlags, Gid, QpState};
+use elver_portal::{Command, HeirsLayout, Record, VqpOptions, Welcome};
+use elver_verbs::{AccessFlags, Gid};
 
 use crate::fork::generation;
 use crate::inner::{Inner, Outcome, UNEXPECTED};
-use crate::link::{self, GREETING, Link, PATIENCE, SLEEP_MAX, Wait};
-use crate::{Destination, Error, Mr, NotInherited, Session, SessionOptions, Vqp};
+use crate::link::Wait;
+use crate::{Destination, Error, Mr, Session, SessionOptions, Vqp};
 
 /// Why a node that was not found by a path prepares nothing.
 const NO_PATH: Error = Error::Invalid {
@@ -306,112 +307,6 @@ impl Heirs {
         // The node refuses nothing that is as it should be, and nobody waits for the answer.
         let command = Command::Assign { set, heir, at, gid, port, connect };
         self.parent.inner.borrow_mut().tell_only(&command)
-    }
-
-    /// Takes a session over, in a child: it is the child's until that ends, and nobody else's. The node
-    /// asks the system who the child is, and whose; no answer of the child's own counts. The session by which the
-    /// set was prepared is left to the parent ([`Session::leave_to_parent`]).
-    ///
-    /// # Errors
-    /// [`Error::NotInherited`] says why this process does not get it; [`Error::Rejected`] is what the
-    /// node has against it: it changed its user, the parent has ended, or the node was started anew.
-    /// [`Error::NoDaemon`] and [`Error::NodeGone`].
-    pub fn take(&self, heir: u32) -> Result<Heir, Error> {
-        if heir >= self.len() {
-            return Err(NotInherited::NoSuch { heir, count: self.len() }.into());
-        }
-        self.check()?;
-        match self.all.record(heir) {
-            Record::Free => self.claim(Some(heir)),
-            Record::Taken { pid } => Err(NotInherited::Taken { heir, pid }.into()),
-            Record::Making => Err(NotInherited::Making { heir }.into()),
-        }
-    }
-
-    /// As [`Heirs::take`], any that is free: for parents that do not say which is whose.
-    ///
-    /// # Errors
-    /// As [`Heirs::take`]; [`Error::Rejected`] if none is free.
-    pub fn take_any(&self) -> Result<Heir, Error> {
-        self.check()?;
-        self.claim(None)
-    }
-
-    /// Whether this process may take one.
-    fn check(&self) -> Result<(), NotInherited> {
-        match generation().wrapping_sub(self.generation) {
-            0 => Err(NotInherited::Parent),
-            1 => match self.taken.get() {
-                Some(heir) => Err(NotInherited::Twice { heir }),
-                None => Ok(()),
-            },
-            _ => Err(NotInherited::Grandchild),
-        }
-    }
-
-    fn claim(&self, heir: Option<u32>) -> Result<Heir, Error> {
-        let socket = Socket::connect(&self.path).map_err(|reason| match reason.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::NodeGone,
-            _ => Error::Connect { path: self.path.clone(), reason },
-        })?;
-        link::trusted(&self.path, &socket)?;
-        socket.send(&Message::Inherit { set: self.set, heir }, None).map_err(
-            |reason| match reason.kind() {
-                io::ErrorKind::BrokenPipe => Error::NodeGone,
-                _ => Error::System { call: "greeting the node", reason },
-            },
-        )?;
-        // While the node looks who this is.
-        self.parent.leave_to_parent()?;
-        let number = granted(&socket)?;
-        if number >= self.len() || heir.is_some_and(|heir| heir != number) {
-            return Err(UNEXPECTED);
-        }
-        self.taken.set(Some(number));
-        let end = self.all.open(number);
-        let end = end.map_err(|reason| Error::System { call: "opening a session", reason })?;
-        let mut link = Link::over(socket, end, self.welcome, self.session);
-        link.path = Some(self.path.clone());
-        let session = Session::of(link);
-        let inherit = |at: u32, options: &VqpOptions, peer: Option<Gid>| {
-            let (id, via) = self.all.vqp(number, at);
-            let state = if via.is_some() { QpState::Rts } else { QpState::Reset };
-            Vqp::inherited(&session, id, state, options, peer)
-        };
-        let destinations = self.destinations.iter().zip(0..);
-        let vqps = destinations.map(|(to, at)| inherit(at, &to.options, Some(to.gid))).collect();
-        let (named, assigned) = (self.destinations.len() as u32, self.assigned.borrow());
-        let unassigned = (0..self.options.unassigned).map(|at| {
-            let peer = assigned.get(&(number, at)).copied();
-            inherit(named + at, &VqpOptions::default(), peer)
-        });
-        let unassigned = unassigned.collect();
-        let PrepareOptions { mr_len, access, .. } = self.options;
-        let mr = Mr::inherited(&session, mr_len, self.all.keys(number), access);
-        Ok(Heir { number, session, vqps, unassigned, mr })
-    }
-}
-
-/// Waits for the node's answer: which session it is.
-fn granted(socket: &Socket) -> Result<u32, Error> {
-    let began = Instant::now();
-    loop {
-        match link::receive(socket)? {
-            Received::Message(Message::Inherited { heir }, _) => return Ok(heir),
-            Received::Message(Message::Rejected { text }, _) => {
-                return Err(Error::Rejected { text });
-            }
-            Received::Invalid(error) => return Err(Error::Version(error)),
-            Received::Closed => return Err(Error::NodeGone),
-            Received::Message(..) | Received::Nothing => {}
-        }
-        let waited = began.elapsed();
-        if waited > PATIENCE {
-            return Err(Error::Silent);
-        }
-        if waited > GREETING {
-            link::sleep(socket, None, SLEEP_MAX)?;
-        }
     }
 }
 

@@ -290,6 +290,11 @@ impl Inner {
         Origin(self.generation)
     }
 
+    /// Whose the session is. What others make of it, and drop, tells the node nothing.
+    pub(crate) fn belongs_to(&mut self, origin: Origin) {
+        self.generation = origin.0;
+    }
+
     /// Whether this is still the process that opened the session.
     #[inline]
     pub(crate) fn is_own(&self) -> bool {

@@ -152,14 +152,14 @@ impl Link {
 
     /// The way to a node apart, over rings that are mapped.
     pub(crate) fn over(
-        socket: Socket,
+        socket: impl Into<Rc<Socket>>,
         end: ClientEnd,
         welcome: Welcome,
         options: SessionOptions,
     ) -> Link {
         Link {
             host: Host::Apart,
-            socket: Rc::new(socket),
+            socket: socket.into(),
             path: None,
             end,
             scratch: Scratch::default(),
