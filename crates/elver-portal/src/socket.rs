@@ -149,14 +149,23 @@ impl Socket {
         peer::pidfd_of(&self.fd)
     }
 
-    /// Leaves the connection to the process that this one is a child of, which has it too: here the descriptor is
-    /// connected to nobody.
+    /// One that is connected to nobody, for [`Socket::leave`].
     ///
     /// # Errors
     ///
     /// What the system said: the process has no descriptor left.
-    pub fn leave(&self) -> io::Result<()> {
-        peer::replace(&self.fd, &socket()?)
+    pub fn unconnected() -> io::Result<Socket> {
+        Ok(Socket { fd: socket()?, refuses_files: false })
+    }
+
+    /// Leaves the connection to the process that this one is a child of, which has it too: here the descriptor is
+    /// connected to whom another one is, to nobody.
+    ///
+    /// # Errors
+    ///
+    /// What the system said.
+    pub fn leave(&self, to: &Socket) -> io::Result<()> {
+        peer::replace(&self.fd, &to.fd)
     }
 
     /// Sends a message, and a file with it. Fails at once with [`io::ErrorKind::WouldBlock`] if

@@ -142,6 +142,7 @@ impl Session {
         let PrepareOptions { mr_len, access, unassigned, .. } = options;
         let vqps = vqps.saturating_add(unassigned);
         let mut inner = self.inner.borrow_mut();
+        inner.link.expect_children()?;
         let command = Command::Prepare { heirs: count, vqps, mr_len, access };
         let request = inner.ask(&command, None)?;
         let Outcome::Prepared { set, file_bytes } = inner.outcome(request, Wait::new(None))? else {

@@ -67,6 +67,8 @@ pub(crate) struct Link {
     end_on_signal: bool,
     /// What ends waits, if somebody has it.
     bell: Option<Arc<Bell>>,
+    /// What stands for the socket in children that leave the session, once it has prepared some for them.
+    nobody: Option<Socket>,
     gone: bool,
     /// When the socket was looked at, by a coarse clock.
     looked_at_ns: i64,
@@ -170,6 +172,7 @@ impl Link {
             one_core: false,
             end_on_signal: options.end_on_signal,
             bell: None,
+            nobody: None,
             gone: false,
             looked_at_ns: coarse_ns(),
         }
@@ -411,10 +414,22 @@ impl Wait {
 }
 
 impl Link {
+    /// Makes ready what children need to leave the session: so they need no descriptor for it, and fewer calls.
+    pub(crate) fn expect_children(&mut self) -> Result<(), Error> {
+        if self.nobody.is_none() {
+            self.nobody = Some(unconnected()?);
+        }
+        Ok(())
+    }
+
     /// Leaves rings, arena and socket to the process that this one is a child of.
     pub(crate) fn leave(&self) -> Result<(), Error> {
         self.end.leave().map_err(|reason| Error::System { call: "unmapping the rings", reason })?;
-        self.socket.leave().map_err(|reason| Error::System { call: "leaving the socket", reason })
+        let left = match &self.nobody {
+            Some(nobody) => self.socket.leave(nobody),
+            None => self.socket.leave(&unconnected()?),
+        };
+        left.map_err(|reason| Error::System { call: "leaving the socket", reason })
     }
 
     /// Lets a node of this process's user look into its memory, where the system forbids that by
@@ -455,6 +470,10 @@ fn reach(paths: &Paths) -> Result<(&Path, Socket), Error> {
         }
     }
     Err(refused.unwrap_or_else(|| Error::NoDaemon { paths: paths.clone() }))
+}
+
+fn unconnected() -> Result<Socket, Error> {
+    Socket::unconnected().map_err(|reason| Error::System { call: "making a socket", reason })
 }
 
 /// Asks for a session.

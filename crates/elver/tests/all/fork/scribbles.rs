@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use elver::{Error, HeirState, NotInherited, SendOp, VqpOptions};
 use elver_testkit::Role;
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit};
 
 use super::{Child, Parent, WORDS, count, parent, until};
 use crate::common::{ALL, WAIT, cluster, succeeds, wr};
@@ -90,10 +92,17 @@ pub(super) fn scribbles(role: &Role) {
         assert_eq!(said.as_bytes(), WORDS);
         until(heirs, 1, |state| state == HeirState::Free);
     }
-    // One that takes none, or takes it later.
+    // One that takes none, or takes it later. It has no descriptor left to leave with.
     let said = Child::new(|| {
+        let connected = rustix::net::getpeername(&parent.session);
+        assert!(connected.is_ok_and(|to| to.is_some()));
+        let few = Rlimit { current: Some(64), maximum: Some(64) };
+        rustix::process::setrlimit(Resource::Nofile, few).unwrap();
+        let all: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
         parent.session.leave_to_parent().unwrap();
         parent.session.leave_to_parent().unwrap();
+        drop(all);
+        assert_eq!(rustix::net::getpeername(&parent.session).err(), Some(Errno::NOTCONN));
         assert_eq!(sessions(), 0);
         scribble(None);
         parent.read(&heirs.take(2).unwrap())
