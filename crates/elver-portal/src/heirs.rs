@@ -258,10 +258,12 @@ impl NodeHeir {
         Ok(NodeHeir { record, rings: Words::map_from(file, layout.at(heir), bytes, true)? })
     }
 
-    /// Makes rings and record empty, whoever has them mapped, and gives the node's end of them.
+    /// Makes rings and record empty, whoever has them mapped, and gives the node's end of them. Their pages are there: a child
+    /// would wait for them, some microseconds each.
     pub fn anew(&self) -> NodeEnd {
         self.gone();
         self.rings.discard();
+        self.rings.touch();
         NodeEnd::over(&self.rings, HeirsLayout::RINGS)
     }
 
@@ -310,8 +312,10 @@ mod tests {
     fn what_a_child_left_is_gone_when_its_session_is_made_anew() {
         let (file, records, heirs) = set("test", 3, 2);
         let node = NodeHeir::map(&file, &records, 1).unwrap();
+        let all = rustix::fs::fstat(&file).unwrap().st_blocks;
         for times in 0..3 {
             let mut end = node.anew();
+            assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, all, "pages are missing");
             assert_eq!(heirs.record(1), Record::Making);
             node.free((7, 9), &[(5, Some(Via::Rc)), (6, None)], times);
             assert_eq!((heirs.record(1), heirs.times(1)), (Record::Free, times));
