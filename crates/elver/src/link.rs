@@ -56,7 +56,8 @@ pub(crate) struct Link {
     /// Where the node listens, as this process names it, if it was found so.
     pub(crate) path: Option<PathBuf>,
     end: ClientEnd,
-    scratch: Scratch,
+    /// Apart, since who makes a session moves it, over pages of the stack that a child of a fork has to copy.
+    scratch: Box<Scratch>,
     pub(crate) welcome: Welcome,
     /// Files that came, with the requests that they are for.
     files: Vec<(u32, OwnedFd)>,
@@ -164,7 +165,7 @@ impl Link {
             socket: socket.into(),
             path: None,
             end,
-            scratch: Scratch::default(),
+            scratch: Box::default(),
             welcome,
             files: Vec::new(),
             spin: options.spin,
