@@ -53,7 +53,7 @@ const EVENTS: [&CStr; 20] = [
 const PORT_STATES: [&CStr; 6] =
     [c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer"];
 const NODES: [&CStr; 8] = [
-    c"",
+    c"unknown",
     c"InfiniBand channel adapter",
     c"InfiniBand switch",
     c"InfiniBand router",
@@ -61,6 +61,26 @@ const NODES: [&CStr; 8] = [
     c"usNIC",
     c"usNIC UDP",
     c"unspecified",
+];
+
+/// Of `enum ibv_wr_opcode`, two of whose numbers nothing has.
+const OPCODES: [&CStr; 16] = [
+    c"rdma-write",
+    c"rdma-write-with-imm",
+    c"send",
+    c"send-with-imm",
+    c"rdma-read",
+    c"atomic-cmp-and-swp",
+    c"atomic-fetch-and-add",
+    c"local-inv",
+    c"bind-mw",
+    c"send-with-inv",
+    c"tso",
+    c"driver1",
+    c"unknown",
+    c"unknown",
+    c"flush",
+    c"atomic-write",
 ];
 
 /// Codes of `enum ibv_rate`, multiples of 2.5 Gb/s if they are any, and Mb/s: as libibverbs has them.
@@ -112,6 +132,11 @@ extern "C" fn ibv_port_state_str(state: c_uint) -> *const c_char {
 #[unsafe(no_mangle)]
 extern "C" fn ibv_node_type_str(node: c_uint) -> *const c_char {
     text(&NODES, node)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ibv_wr_opcode_str(opcode: c_uint) -> *const c_char {
+    text(&OPCODES, opcode)
 }
 
 #[unsafe(no_mangle)]

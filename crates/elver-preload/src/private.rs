@@ -38,11 +38,17 @@ pub(crate) use {nothing, refused, refused_objects};
 // Providers register themselves as they are loaded; their hardware is not asked for.
 nothing! {
     verbs_register_driver_34,
+    verbs_register_driver_57,
+    verbs_register_driver_59,
+    verbs_register_driver_64,
+    verbs_register_driver_65,
     ibv_register_driver,
     verbs_set_ops,
     verbs_uninit_context,
     __verbs_log,
     ibv_free_buf,
+    ibv_dmabuf_heap_destroy,
+    ibv_dmabuf_heap_free,
 }
 
 refused_objects! {
@@ -53,6 +59,9 @@ refused_objects! {
     ibv_reg_mr_ex,
     ibv_alloc_buf,
     ibv_reg_buf_mr,
+    ibv_create_comp_cntr,
+    ibv_dmabuf_heap_alloc,
+    ibv_dmabuf_heap_cc_shared_init,
 }
 
 refused! {
@@ -60,6 +69,15 @@ refused! {
     ibv_query_ece,
     ibv_dealloc_dmah,
     ibv_query_port_speed,
+    ibv_destroy_comp_cntr,
+    ibv_set_comp_cntr,
+    ibv_set_err_comp_cntr,
+    ibv_inc_comp_cntr,
+    ibv_inc_err_comp_cntr,
+    ibv_read_comp_cntr,
+    ibv_read_err_comp_cntr,
+    ibv_qp_attach_comp_cntr,
+    _ibv_query_comp_cntr_caps,
     ibv_resolve_eth_l2_from_gid,
     verbs_init_cq,
     verbs_allow_disassociate_destroy,
@@ -67,14 +85,17 @@ refused! {
     execute_ioctl,
     ibv_cmd_advise_mr,
     ibv_cmd_alloc_dm,
+    ibv_cmd_alloc_dmah,
     ibv_cmd_alloc_mw,
     ibv_cmd_alloc_pd,
     ibv_cmd_attach_mcast,
     ibv_cmd_close_xrcd,
     ibv_cmd_create_ah,
+    ibv_cmd_create_comp_cntr,
     ibv_cmd_create_counters,
     ibv_cmd_create_cq,
     ibv_cmd_create_cq_ex,
+    ibv_cmd_create_cq_ex2,
     ibv_cmd_create_flow,
     ibv_cmd_create_flow_action_esp,
     ibv_cmd_create_qp,
@@ -88,6 +109,7 @@ refused! {
     ibv_cmd_dealloc_pd,
     ibv_cmd_dereg_mr,
     ibv_cmd_destroy_ah,
+    ibv_cmd_destroy_comp_cntr,
     ibv_cmd_destroy_counters,
     ibv_cmd_destroy_cq,
     ibv_cmd_destroy_flow,
@@ -98,7 +120,10 @@ refused! {
     ibv_cmd_destroy_wq,
     ibv_cmd_detach_mcast,
     ibv_cmd_free_dm,
+    ibv_cmd_free_dmah,
     ibv_cmd_get_context,
+    ibv_cmd_inc_comp_cntr,
+    ibv_cmd_inc_err_comp_cntr,
     ibv_cmd_modify_cq,
     ibv_cmd_modify_flow_action_esp,
     ibv_cmd_modify_qp,
@@ -111,26 +136,44 @@ refused! {
     ibv_cmd_post_recv,
     ibv_cmd_post_send,
     ibv_cmd_post_srq_recv,
+    ibv_cmd_qp_attach_comp_cntr,
+    ibv_cmd_query_comp_cntr_caps,
     ibv_cmd_query_context,
     ibv_cmd_query_device_any,
     ibv_cmd_query_mr,
     ibv_cmd_query_port,
+    ibv_cmd_query_port_speed,
     ibv_cmd_query_qp,
     ibv_cmd_query_srq,
     ibv_cmd_read_counters,
+    ibv_cmd_read_comp_cntr,
+    ibv_cmd_read_err_comp_cntr,
     ibv_cmd_reg_dmabuf_mr,
     ibv_cmd_reg_dm_mr,
     ibv_cmd_reg_mr,
+    ibv_cmd_reg_mr_ex,
     ibv_cmd_req_notify_cq,
     ibv_cmd_rereg_mr,
     ibv_cmd_resize_cq,
+    ibv_cmd_set_comp_cntr,
+    ibv_cmd_set_err_comp_cntr,
 }
 
-/// No memory of the device is another's to map.
-#[unsafe(no_mangle)]
-extern "C" fn ibv_dm_export_dmabuf_fd() -> c_int {
-    set(libc::EOPNOTSUPP);
-    -1
+macro_rules! no_descriptors {
+    ($($name:ident,)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name() -> c_int {
+            set(libc::EOPNOTSUPP);
+            -1
+        }
+    )*};
+}
+
+// No memory of the device is another's to map.
+no_descriptors! {
+    ibv_dm_export_dmabuf_fd,
+    ibv_export_buf_dmabuf_fd,
+    ibv_cmd_export_dmabuf_fd,
 }
 
 /// There is no sysfs of this device to read.

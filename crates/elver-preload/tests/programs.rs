@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{command, library, succeeded};
+use common::{command, succeeded};
 use namespaces::Namespaces;
 
 fn run(words: &[&str]) -> String {
@@ -277,36 +277,6 @@ fn packets_are_recorded_for_each_process() {
         let bytes = std::fs::read(file.path()).unwrap();
         assert!(bytes.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && bytes.len() > 1_000, "{file:?}");
     }
-}
-
-/// What libraries bind to is there: each symbol of the version script, in its version, and the name.
-#[test]
-fn symbols_have_their_versions() {
-    let library = library().join("libibverbs.so.1");
-    let output = Command::new("objdump").arg("-pT").arg(&library).output().unwrap();
-    let dump = succeeded("objdump", &output);
-    let soname = |line: &str| line.split_whitespace().eq(["SONAME", "libibverbs.so.1"]);
-    assert!(dump.lines().any(soname), "{dump}");
-    let exported: Vec<(&str, &str)> = dump
-        .lines()
-        .filter_map(|line| {
-            let mut words = line.split_whitespace().rev();
-            words.next().zip(words.next())
-        })
-        .collect();
-    let mut version = "";
-    let mut count = 0;
-    for line in include_str!("../libibverbs.map").lines().map(str::trim) {
-        if let Some(name) = line.strip_suffix('{').and_then(|line| line.split(' ').next()) {
-            version = name;
-        } else if let Some(symbol) = line.strip_suffix(';')
-            && ["ibv", "verbs", "mlx5dv"].iter().any(|part| symbol.contains(part))
-        {
-            assert!(exported.contains(&(symbol, version)), "no {symbol}@@{version}");
-            count += 1;
-        }
-    }
-    assert!(count > 240, "the version script has {count} symbols");
 }
 
 /// An address that is none of this host's is refused with a sentence.
