@@ -27,6 +27,10 @@ const PKEY: u16 = 0xffff;
 const ETHERNET: u8 = 2;
 /// `IBV_QPF_GRH_REQUIRED`: RoCE has no addresses but those.
 const GRH_REQUIRED: u8 = 1;
+/// One lane of 2.5 Gb/s, the least that the encoding of widths and speeds has: a socket has none; and the same in 100 Mb/s.
+const ONE_LANE: u8 = 1;
+const SINGLE_DATA_RATE: u8 = 1;
+const PORT_SPEED: u64 = 25;
 /// Time stamps are in nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
 /// `IBV_VALUES_MASK_RAW_CLOCK`.
@@ -162,9 +166,8 @@ pub(crate) unsafe extern "C" fn query_port(
         all.qkey_viol_cntr = found.qkey_viol_cntr;
         all.pkey_tbl_len = 1;
         all.max_vl_num = 1;
-        // One lane of 2.5 Gb/s, the least that the encoding has: a socket has no width.
-        all.active_width = 1;
-        all.active_speed = 1;
+        all.active_width = ONE_LANE;
+        all.active_speed = SINGLE_DATA_RATE;
         all.link_layer = ETHERNET;
         all.flags = GRH_REQUIRED;
         let known = size.min(size_of::<PortAttr>());
@@ -172,6 +175,26 @@ pub(crate) unsafe extern "C" fn query_port(
         unsafe {
             ptr::write_bytes(attr.cast::<u8>(), 0, size);
             ptr::copy_nonoverlapping((&raw const all).cast::<u8>(), attr.cast(), known);
+        }
+        Ok(())
+    })
+}
+
+/// In units of 100 Mb/s.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut Context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    code(|| {
+        if port != 1 {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the verbs contract.
+        unsafe {
+            given(context)?;
+            *given(speed)? = PORT_SPEED;
         }
         Ok(())
     })

@@ -15,6 +15,7 @@
 
 mod ah;
 mod belongs;
+mod buffers;
 mod caps;
 mod channel;
 pub mod cm;

@@ -59,7 +59,7 @@ unsafe fn memory(addr: *mut c_void, length: usize, writes: bool) -> Result<SoftM
 
 /// # Safety
 /// As [`memory`].
-unsafe fn reg(
+pub(crate) unsafe fn reg(
     pd: *mut Pd,
     addr: *mut c_void,
     length: usize,

@@ -46,7 +46,6 @@ nothing! {
     verbs_set_ops,
     verbs_uninit_context,
     __verbs_log,
-    ibv_free_buf,
     ibv_dmabuf_heap_destroy,
     ibv_dmabuf_heap_free,
 }
@@ -56,9 +55,6 @@ refused_objects! {
     _verbs_init_and_alloc_context,
     ibv_reg_dmabuf_mr,
     ibv_alloc_dmah,
-    ibv_reg_mr_ex,
-    ibv_alloc_buf,
-    ibv_reg_buf_mr,
     ibv_create_comp_cntr,
     ibv_dmabuf_heap_alloc,
     ibv_dmabuf_heap_cc_shared_init,
@@ -68,7 +64,6 @@ refused! {
     ibv_set_ece,
     ibv_query_ece,
     ibv_dealloc_dmah,
-    ibv_query_port_speed,
     ibv_destroy_comp_cntr,
     ibv_set_comp_cntr,
     ibv_set_err_comp_cntr,
@@ -172,7 +167,6 @@ macro_rules! no_descriptors {
 // No memory of the device is another's to map.
 no_descriptors! {
     ibv_dm_export_dmabuf_fd,
-    ibv_export_buf_dmabuf_fd,
     ibv_cmd_export_dmabuf_fd,
 }
 

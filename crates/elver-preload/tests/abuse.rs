@@ -40,3 +40,8 @@ fn a_parent_domain_stays_for_what_was_made_with_it() {
 fn a_qp_tells_its_service_level_and_whether_it_drains() {
     run("query", &[]);
 }
+
+#[test]
+fn calls_of_newer_releases_work_and_each_misuse_has_its_errno() {
+    run("newer", &["-ldl"]);
+}
