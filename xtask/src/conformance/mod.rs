@@ -1,5 +1,5 @@
-//! `cargo xtask conformance`: rdma-core's own Python tests, and Debian's programs, over the library that
-//! `cargo xtask preload` makes. The result stands in `docs/conformance.md` and `docs/conformance.json`;
+//! `cargo xtask conformance`: rdma-core's own Python tests, and Debian's programs, of this release and of newer ones,
+//! over the library that `cargo xtask preload` makes. The result stands in `docs/conformance.md` and `docs/conformance.json`;
 //! `--check` compares with it, writes nothing, and fails when something that passed does not any more. `--only TEXT` runs
 //! those whose names have that text, and leaves all other rows as they are. `--large` runs large programs instead, which
 //! it downloads.
@@ -7,6 +7,7 @@
 mod apart;
 mod counted;
 mod large;
+mod newer;
 mod outcome;
 mod place;
 mod process;
@@ -57,6 +58,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<String> {
         let mut items = suite::run(&runner, &scratch)?;
         items.extend(programs::run(&runner, &scratch, quick)?);
         items.extend(small::run(&runner, &scratch)?);
+        items.extend(newer::run(&runner, quick, check)?);
         if !quick {
             items.extend(apart::run(&runner)?);
         }

@@ -23,6 +23,7 @@ mod stock;
 mod switch;
 mod tap;
 mod uml;
+mod unpacked;
 mod userland;
 
 use std::path::PathBuf;
@@ -36,6 +37,7 @@ use self::cache::Cache;
 use self::config::Config;
 use self::guest::Kernel;
 use self::scenario::Scenario;
+pub use self::unpacked::unpacked;
 
 /// A real kernel RDMA stack on a machine without one.
 #[derive(Parser)]

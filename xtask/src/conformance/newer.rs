@@ -1,0 +1,116 @@
+//! Programs of newer releases of Debian, unmodified, each under its own release's loader and C library, and bound as a
+//! whole when it starts: a name that the library lacks ends it at once. They are downloaded ([`crate::lab`] keeps them),
+//! and nothing is installed.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::outcome::Item;
+use super::process::{Call, Runner};
+use super::programs::{free_port, item, split};
+use crate::lab::unpacked;
+
+struct Release {
+    name: &'static str,
+    suite: &'static str,
+    /// Whether it changes from day to day, so that a quick run leaves it out.
+    moves: bool,
+}
+
+const RELEASES: [Release; 2] = [
+    Release { name: "Debian 13", suite: "trixie", moves: false },
+    Release { name: "Debian testing", suite: "testing", moves: true },
+];
+const PACKAGES: [&str; 4] = ["ibverbs-providers", "ibverbs-utils", "perftest", "rdmacm-utils"];
+const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+/// All references of a program and of its libraries are bound before it runs.
+const EAGERLY: [(&str, &str); 1] = [("LD_BIND_NOW", "1")];
+
+const ALONE: [&str; 2] = ["ibv_devices", "ibv_devinfo -v"];
+/// Programs whose two ends meet over TCP, at a port that is named, and their transports.
+const PAIRS: [(&str, &str); 10] = [
+    ("RC", "ibv_rc_pingpong -g 0 -n 200 -c"),
+    ("UD", "ibv_ud_pingpong -g 0 -n 200 -c"),
+    ("XRC", "ibv_xsrq_pingpong -g 0 -n 200"),
+    ("RC", "ib_write_bw -n 200"),
+    ("RC", "ib_read_lat -n 200"),
+    ("RC", "ib_send_bw -n 200 -e"),
+    ("UD", "ib_send_lat -n 200 -c UD"),
+    ("RC", "ib_atomic_bw -n 200"),
+    ("DC", "ib_write_bw -n 200 -c DC"),
+    ("RC", "ib_write_bw -n 200 -R"),
+];
+/// Programs that meet by rdma_cm: the server, and its client.
+const MANAGED: [(&str, &str, &str); 2] = [
+    ("RC", "rping -s -a 127.0.0.1 -C 5 -V", "rping -c -a 127.0.0.1 -C 5 -V"),
+    ("UD", "udaddy", "udaddy -s 127.0.0.1"),
+];
+
+/// Runs them. Where nothing can be fetched, who checks goes without, with a word; who writes the list does not.
+pub(super) fn run(runner: &Runner, quick: bool, check: bool) -> Result<Vec<Item>> {
+    let mut items = Vec::new();
+    for release in RELEASES.iter().filter(|release| !(quick && release.moves)) {
+        let names = ALONE.iter().chain(PAIRS.iter().map(|(_, words)| words));
+        let mut names = names.chain(MANAGED.iter().map(|(_, _, client)| client));
+        if !names.any(|words| runner.wants(&release.named(words))) {
+            continue;
+        }
+        match unpacked(release.suite, &PACKAGES) {
+            Ok(root) => items.extend(release.run(runner, &root)?),
+            Err(error) if check => println!("no program of {} is run: {error:#}", release.name),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(items)
+}
+
+impl Release {
+    fn named(&self, words: &str) -> String {
+        format!("{words} ({})", self.name)
+    }
+
+    fn run(&self, runner: &Runner, root: &Path) -> Result<Vec<Item>> {
+        let mut items = Vec::new();
+        for words in ALONE.into_iter().filter(|words| runner.wants(&self.named(words))) {
+            let ended = runner.alone(&borrowed(&under(root, words)?), Path::new("/"), &EAGERLY)?;
+            items.push(item(&self.named(words), "", &[ended]));
+        }
+        let mut pair = |transport, name: &str, server: &str, client: &str| -> Result<()> {
+            let words = [under(root, server)?, under(root, client)?];
+            let words = words.each_ref().map(|words| borrowed(words));
+            let [server, client] =
+                words.each_ref().map(|words| Call { words, env: &EAGERLY, ..Call::default() });
+            let ended = runner.pair(&server, &client, Path::new("/"))?;
+            items.push(item(&self.named(name), transport, &ended));
+            Ok(())
+        };
+        for (transport, name) in PAIRS.into_iter().filter(|row| runner.wants(&self.named(row.1))) {
+            let server = format!("{name} -p {}", free_port()?);
+            pair(transport, name, &server, &format!("{server} 127.0.0.1"))?;
+        }
+        for (transport, server, client) in MANAGED {
+            if runner.wants(&self.named(client)) {
+                pair(transport, client, server, client)?;
+            }
+        }
+        Ok(items)
+    }
+}
+
+/// The words that run a program under a release's own loader. `timeout` is the host's: what `elver run` starts asks for
+/// a loader, as a loader does not.
+fn under(root: &Path, words: &str) -> Result<Vec<String>> {
+    let at = |place: PathBuf| place.into_os_string().into_string().ok().context("a path of UTF-8");
+    let mut words = split(words).into_iter();
+    let program = words.next().context("a program's name")?;
+    let start = ["timeout".into(), "60".into(), at(root.join(LOADER))?, "--library-path".into()];
+    let start = start.into_iter().chain([at(root.join(LIBRARIES))?]);
+    let program = at(root.join("usr/bin").join(program))?;
+    Ok(start.chain([program]).chain(words.map(str::to_string)).collect())
+}
+
+fn borrowed(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
