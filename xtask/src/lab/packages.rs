@@ -76,7 +76,8 @@ impl Source {
         let line = format!("deb [signed-by={KEYRING}] {MIRROR} {suite} main\n");
         fs::write(directory.join("sources.list"), line)?;
         let _step = Step::long(format!("fetching the lists of Debian's {suite}"));
-        host::output(self.command("apt-get").args(["-q", "update"]))
+        let every = ["-q", "-o", "APT::Update::Error-Mode=any", "update"];
+        host::output(self.command("apt-get").args(every))
             .with_context(|| format!("apt does not fetch {suite} from {MIRROR}"))?;
         Ok(fs::write(directory.join("fetched"), suite)?)
     }
