@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 /// Programs that tests start, a header that one reads, and the Debian packages that have them.
-const NEEDED: [(&str, &str); 18] = [
+const NEEDED: [(&str, &str); 19] = [
     ("tshark", "tshark"),
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
@@ -21,6 +21,7 @@ const NEEDED: [(&str, &str); 18] = [
     ("ibv_rc_pingpong", "ibverbs-utils"),
     ("ib_write_bw", "perftest"),
     ("rping", "rdmacm-utils"),
+    ("/usr/sbin/ibstat", "infiniband-diags"),
     ("python3", "python3"),
     ("crun", "crun"),
     ("runc", "runc"),
@@ -150,6 +151,7 @@ mod tests {
                 "ibverbs-utils",
                 "perftest",
                 "rdmacm-utils",
+                "infiniband-diags",
                 "python3",
                 "crun",
                 "runc",

@@ -31,6 +31,8 @@ const GRH_REQUIRED: u8 = 1;
 const ONE_LANE: u8 = 1;
 const SINGLE_DATA_RATE: u8 = 1;
 const PORT_SPEED: u64 = 25;
+/// `IBV_PORT_CM_SUP`: peers connect by rdma_cm, as rdma_rxe says too.
+pub(crate) const PORT_CAN: u32 = 1 << 16;
 /// Time stamps are in nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
 /// `IBV_VALUES_MASK_RAW_CLOCK`.
@@ -164,6 +166,7 @@ pub(crate) unsafe extern "C" fn query_port(
         all.max_msg_sz = found.max_msg_sz;
         all.bad_pkey_cntr = found.bad_pkey_cntr;
         all.qkey_viol_cntr = found.qkey_viol_cntr;
+        all.port_cap_flags = PORT_CAN;
         all.pkey_tbl_len = 1;
         all.max_vl_num = 1;
         all.active_width = ONE_LANE;

@@ -55,6 +55,7 @@ mod ring;
 mod service;
 mod srq;
 mod staged;
+mod sysfs;
 mod threads;
 mod timed;
 mod told;

@@ -148,13 +148,26 @@ unsafe extern "C" fn chdir(path: *const c_char) -> c_int {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn readlink(path: *const c_char, to: *mut c_char, room: usize) -> isize {
-    // SAFETY: the contract of `readlink`(2).
-    unsafe {
-        let path = name(path);
-        libc::syscall(libc::SYS_readlinkat, AT_FDCWD, path.get(), to, room) as isize
-    }
+macro_rules! links {
+    ($($name:ident($($at:ident: $of:ty,)?; $($room:ident)?) => $dir:expr;)*) => {$(
+        // The last argument of those that have it is how much room there is, which the kernel is told as well.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($at: $of,)? path: *const c_char, to: *mut c_char, len: usize $(, $room: usize)?) -> isize {
+            // SAFETY: the contract of `readlink`(2).
+            unsafe {
+                let path = name(path);
+                $(let len = len.min($room);)?
+                libc::syscall(libc::SYS_readlinkat, $dir, path.get(), to, len) as isize
+            }
+        }
+    )*};
+}
+
+links! {
+    readlink(;) => AT_FDCWD;
+    readlinkat(at: c_int,;) => at;
+    __readlink_chk(; room) => AT_FDCWD;
+    __readlinkat_chk(at: c_int,; room) => at;
 }
 
 /// libc's own call of a name, which stands behind this library's.
@@ -169,10 +182,23 @@ fn next(own: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     found
 }
 
+/// What a call returns that libc does not have.
+trait Failure {
+    const FAILED: Self;
+}
+
+impl<T> Failure for *mut T {
+    const FAILED: Self = ptr::null_mut();
+}
+
+impl Failure for c_int {
+    const FAILED: Self = -1;
+}
+
 macro_rules! handed_on {
-    ($($name:ident($path:ident $(, $arg:ident: $of:ty)*) -> $result:ty;)*) => {$(
+    ($($name:ident($($at:ident: $before:ty,)?; $($arg:ident: $of:ty),*) -> $result:ty;)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($path: *const c_char $(, $arg: $of)*) -> $result {
+        unsafe extern "C" fn $name($($at: $before,)? path: *const c_char $(, $arg: $of)*) -> $result {
             static OWN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
@@ -181,22 +207,28 @@ macro_rules! handed_on {
             let own = next(&OWN, NAME);
             if own.is_null() {
                 crate::errno::set(libc::ENOSYS);
-                return ptr::null_mut();
+                return Failure::FAILED;
             }
             // SAFETY: libc's call of this name has this form; the contract is its own.
             unsafe {
-                let own: unsafe extern "C" fn(*const c_char $(, $of)*) -> $result = std::mem::transmute(own);
-                let path = name($path);
-                own(path.get() $(, $arg)*)
+                let own: unsafe extern "C" fn($($before,)? *const c_char $(, $of)*) -> $result = std::mem::transmute(own);
+                let path = name(path);
+                own($($at,)? path.get() $(, $arg)*)
             }
         }
     )*};
 }
 
 handed_on! {
-    fopen(path, mode: *const c_char) -> *mut c_void;
-    fopen64(path, mode: *const c_char) -> *mut c_void;
-    opendir(path) -> *mut c_void;
-    realpath(path, to: *mut c_char) -> *mut c_char;
-    __realpath_chk(path, to: *mut c_char, room: usize) -> *mut c_char;
+    fopen(; mode: *const c_char) -> *mut c_void;
+    fopen64(; mode: *const c_char) -> *mut c_void;
+    opendir(;) -> *mut c_void;
+    realpath(; to: *mut c_char) -> *mut c_char;
+    __realpath_chk(; to: *mut c_char, room: usize) -> *mut c_char;
+    canonicalize_file_name(;) -> *mut c_char;
+    scandir(; to: *mut c_void, chosen: *mut c_void, order: *mut c_void) -> c_int;
+    scandir64(; to: *mut c_void, chosen: *mut c_void, order: *mut c_void) -> c_int;
+    faccessat(at: c_int,; mode: c_int, flags: c_int) -> c_int;
+    eaccess(; mode: c_int) -> c_int;
+    euidaccess(; mode: c_int) -> c_int;
 }

@@ -170,25 +170,6 @@ no_descriptors! {
     ibv_cmd_export_dmabuf_fd,
 }
 
-/// There is no sysfs of this device to read.
-#[unsafe(no_mangle)]
-extern "C" fn ibv_read_sysfs_file() -> c_int {
-    set(libc::ENOENT);
-    -1
-}
-
-/// As above.
-#[unsafe(no_mangle)]
-extern "C" fn ibv_read_ibdev_sysfs_file() -> c_int {
-    set(libc::ENOENT);
-    -1
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn ibv_get_sysfs_path() -> *const std::ffi::c_char {
-    c"/sys".as_ptr()
-}
-
 /// Data of any two WRITEs may be seen out of order: `0` says that nothing is promised.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_query_qp_data_in_order() -> c_int {

@@ -9,8 +9,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process;
 
-use elver_verbs::{Device as _, Gid};
+use elver_verbs::{Device as _, Gid, Mtu};
 
+use crate::caps::PORT_CAN;
 use crate::device::{name, node_guid};
 use crate::engine::Engine;
 use crate::fork::Own;
@@ -49,7 +50,7 @@ pub(crate) fn place(path: &[u8]) -> Option<CString> {
         return None;
     }
     // It is made before the tree, which tells of it.
-    let device = place_of_device();
+    let device = told_by_device();
     let tree = TREE.get_or_make(|| Ok::<_, Infallible>(make(device).ok()));
     let tree = tree.ok()?.as_ref()?;
     if below.ends_with(b"/state") || below.ends_with(b"/phys_state") {
@@ -61,8 +62,8 @@ pub(crate) fn place(path: &[u8]) -> Option<CString> {
     CString::new(whole).ok()
 }
 
-fn make(device: Result<(Gid, Option<String>), i32>) -> io::Result<Tree> {
-    let (gid, interface) = device.map_err(io::Error::from_raw_os_error)?;
+fn make(told: Result<Told, i32>) -> io::Result<Tree> {
+    let told = told.map_err(io::Error::from_raw_os_error)?;
     let maker = process::id();
     let folder = std::env::temp_dir();
     // Numbers of processes are those of one namespace.
@@ -71,12 +72,12 @@ fn make(device: Result<(Gid, Option<String>), i32>) -> io::Result<Tree> {
     let at = folder.join(format!("{prefix}{maker}-{:x}", node_guid()));
     fs::DirBuilder::new().mode(0o700).create(&at)?;
     let tree = Tree { at, maker };
-    for (file, text) in files(&gid, interface.as_deref()) {
+    for (file, text) in files(&told, &processors()) {
         let file = tree.at.join(file);
         fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))?;
         fs::write(file, text + "\n")?;
     }
-    if let Some(name) = interface.as_deref() {
+    if let Some(name) = told.interface.as_deref() {
         // As below the device of a NIC that has RDMA: programs look here for the interface that has its address.
         let net = tree.at.join(format!("infiniband/{}/device/net", self::name()));
         fs::create_dir_all(&net)?;
@@ -101,11 +102,43 @@ fn sweep(folder: &Path, prefix: &str) {
     }
 }
 
-/// The device's GID, and the name of its network interface.
-fn place_of_device() -> Result<(Gid, Option<String>), i32> {
+/// What the device tells of itself.
+struct Told {
+    gid: Gid,
+    /// The name of its network interface.
+    interface: Option<String>,
+    mtu: Mtu,
+}
+
+fn told_by_device() -> Result<Told, i32> {
     let state = Engine::open()?.lock();
     let gid = state.device.query_gid(0).map_err(|_| libc::EINVAL)?;
-    Ok((gid, state.device.interface()))
+    let mtu = state.device.query_port().active_mtu;
+    Ok(Told { gid, interface: state.device.interface(), mtu })
+}
+
+/// The processors that are near to the device, which is all of them: as a list, "0-1".
+fn processors() -> String {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online");
+    online.map_or_else(|_| "0".to_string(), |text| text.trim().to_string())
+}
+
+/// The same as the kernel writes it in hexadecimal, 32 processors a word.
+fn mask(list: &str) -> String {
+    /// More than any kernel knows.
+    const PROCESSORS_MAX: usize = 1 << 13;
+    let ranges = list.split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse::<usize>().ok()?..=last.parse().ok()?)
+    });
+    let mut words = vec![0_u32];
+    for processor in ranges.flatten().take_while(|processor| *processor < PROCESSORS_MAX) {
+        let word = processor / 32;
+        words.resize(words.len().max(word + 1), 0);
+        words[word] |= 1 << (processor % 32);
+    }
+    let words: Vec<String> = words.iter().rev().map(|word| format!("{word:08x}")).collect();
+    words.join(",")
 }
 
 /// Removes the folder; a child of the process that made it leaves it.
@@ -124,7 +157,7 @@ fn port_state(up: bool) -> [(&'static str, &'static str); 2] {
 }
 
 /// Each file, and what it says: as the kernel has them for RoCE, as far as the device has an answer.
-fn files(gid: &Gid, interface: Option<&str>) -> Vec<(String, String)> {
+fn files(told: &Told, processors: &str) -> Vec<(String, String)> {
     let groups = |bytes: &[u8]| {
         let group = |pair: &[u8]| format!("{:02x}{:02x}", pair[0], pair[1]);
         bytes.chunks(2).map(group).collect::<Vec<_>>().join(":")
@@ -137,20 +170,27 @@ fn files(gid: &Gid, interface: Option<&str>) -> Vec<(String, String)> {
         ("sys_image_guid", guid),
         ("node_desc", "Elver".to_string()),
         ("fw_ver", env!("CARGO_PKG_VERSION").to_string()),
+        ("hca_type", "Elver".to_string()),
+        ("hw_rev", "0x0".to_string()),
         ("device/numa_node", "-1".to_string()),
+        ("device/local_cpulist", processors.to_string()),
+        ("device/local_cpus", mask(processors)),
         ("device/modalias", "elver".to_string()),
         ("ports/1/link_layer", "Ethernet".to_string()),
         ("ports/1/rate", "2.5 Gb/sec (1X SDR)".to_string()),
         ("ports/1/lid", "0x0".to_string()),
         ("ports/1/sm_lid", "0x0".to_string()),
+        ("ports/1/sm_sl", "0".to_string()),
+        ("ports/1/cap_mask", format!("{PORT_CAN:#010x}")),
+        ("ports/1/active_mtu", told.mtu.bytes().to_string()),
         ("ports/1/lid_mask_count", "0".to_string()),
         ("ports/1/pkeys/0", "0xffff".to_string()),
-        ("ports/1/gids/0", groups(&gid.0)),
+        ("ports/1/gids/0", groups(&told.gid.0)),
         ("ports/1/gid_attrs/types/0", "RoCE v2".to_string()),
         ("tc/1/traffic_class", "Global tclass=0".to_string()),
     ];
-    let of_interface =
-        interface.map(|name| ("ports/1/gid_attrs/ndevs/0".to_string(), name.to_string()));
+    let of_interface = told.interface.clone();
+    let of_interface = of_interface.map(|name| ("ports/1/gid_attrs/ndevs/0".to_string(), name));
     let of_verbs = [
         ("infiniband_verbs/abi_version", "6".to_string()),
         ("infiniband_verbs/uverbs0/ibdev", name()),
@@ -209,10 +249,24 @@ mod tests {
     #[test]
     fn numbers_are_written_as_sysfs_writes_them() {
         let gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
-        let files = files(&gid, Some("eth7"));
+        let told = Told { gid, interface: Some("eth7".to_string()), mtu: Mtu::Mtu1024 };
+        let files = files(&told, "0-1");
         let text = |end: &str| &files.iter().find(|(file, _)| file.ends_with(end)).unwrap().1;
         assert_eq!(text("gids/0"), "0000:0000:0000:0000:0000:ffff:0a00:0001");
         assert_eq!(text("node_guid").len(), 19);
         assert_eq!(text("gid_attrs/ndevs/0"), "eth7");
+        assert_eq!(text("active_mtu"), "1024");
+        assert_eq!(text("cap_mask"), "0x00010000");
+        assert_eq!([text("local_cpus"), text("local_cpulist")], ["00000003", "0-1"]);
+    }
+
+    #[test]
+    fn processors_are_a_mask() {
+        assert_eq!(mask("0"), "00000001");
+        assert_eq!(mask("0-3,8,33-34"), "00000006,0000010f");
+        assert_eq!(mask("63"), "80000000,00000000");
+        // What the kernel says may be anything, and this ends.
+        assert_eq!([mask(""), mask("x-y"), mask("3-1")], ["00000000"; 3]);
+        assert_eq!(mask("0-99999999999").len(), 9 * 256 - 1);
     }
 }

@@ -45,3 +45,8 @@ fn a_qp_tells_its_service_level_and_whether_it_drains() {
 fn calls_of_newer_releases_work_and_each_misuse_has_its_errno() {
     run("newer", &["-ldl"]);
 }
+
+#[test]
+fn sysfs_is_read_for_programs() {
+    run("sysfs", &[]);
+}

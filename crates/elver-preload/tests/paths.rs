@@ -26,6 +26,12 @@ fn said(words: &[&str]) -> String {
     said
 }
 
+/// The same of a program that ends by `_exit`, as dash does: the next one removes what it leaves.
+fn said_in_haste(words: &[&str]) -> String {
+    let folder = TempDir::new().unwrap();
+    succeeded(&words.join(" "), &run(words, folder.path()))
+}
+
 #[test]
 fn each_way_finds_the_device() {
     let device = "/sys/class/infiniband/elver0";
@@ -49,6 +55,60 @@ fn each_way_finds_the_device() {
     let program = "import os\nos.chdir('/sys/class/infiniband/elver0')\nprint(os.listdir('ports'), os.access('/sys/class/\
                    infiniband', os.R_OK), os.stat('/dev/infiniband/uverbs0').st_mode)";
     assert_eq!(said(&["python3", "-c", program]), "['1'] True 8630\n");
+}
+
+/// What programs read there, and libibumad; and libc's calls that look names up by its own ones.
+#[test]
+fn other_ways_and_files_are_there() {
+    let device = "/sys/class/infiniband/elver0";
+    let files = [
+        ("device/numa_node", "-1"),
+        ("device/modalias", "elver"),
+        ("ports/1/state", "4: ACTIVE"),
+        ("ports/1/link_layer", "Ethernet"),
+        ("ports/1/cap_mask", "0x00010000"),
+        ("ports/1/sm_sl", "0"),
+        ("ports/1/gid_attrs/types/0", "RoCE v2"),
+        ("ports/1/gid_attrs/ndevs/0", "lo"),
+        ("tc/1/traffic_class", "Global tclass=0"),
+    ];
+    for (file, text) in files {
+        assert_eq!(said(&["cat", &format!("{device}/{file}")]), format!("{text}\n"));
+    }
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap();
+    assert_eq!(said(&["cat", &format!("{device}/device/local_cpulist")]), online);
+    let number = |file: &str, base| {
+        let text = said(&["cat", &format!("{device}/{file}")]);
+        u64::from_str_radix(text.trim().rsplit(',').next().unwrap(), base).unwrap()
+    };
+    assert!(number("device/local_cpus", 16) & 1 == 1 || !online.starts_with('0'));
+    assert!([1024, 2048, 4096].contains(&number("ports/1/active_mtu", 10)));
+
+    let asks = format!("F={device}/node_type; [ -r $F ] && [ -f $F ] && [ ! -x $F ] && echo yes");
+    for shell in ["bash", "dash"] {
+        assert_eq!(said_in_haste(&[shell, "-c", &asks]), "yes\n", "{shell}");
+    }
+    let program = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nnames = ctypes.c_void_p()\n\
+        for call in ('scandir', 'scandir64'): print(libc[call](b'/sys/class/infiniband', ctypes.byref(names), None, None))\n\
+        print(libc.scandir(b'/nowhere', ctypes.byref(names), None, None), ctypes.get_errno())\n\
+        libc.canonicalize_file_name.restype = ctypes.c_void_p\n\
+        print(bool(libc.canonicalize_file_name(b'/sys/class/infiniband/elver0')))\n\
+        print(libc.euidaccess(b'/dev/infiniband/uverbs0', os.R_OK), libc.faccessat(-1, b'/sys/class/infiniband', os.R_OK, 0))\n\
+        print(libc.readlinkat(-1, b'/sys/class/infiniband/elver0/device/net/lo', ctypes.create_string_buffer(99), 99))";
+    let all = "3\n3\n-1 2\nTrue\n0 0\n17\n";
+    assert_eq!(said(&["python3", "-c", program]), all);
+}
+
+/// By libibumad, which opens no device for what it tells here.
+#[test]
+fn ibstat_shows_the_device() {
+    assert_eq!(said(&["/usr/sbin/ibstat", "-l"]), "elver0\n");
+    let told = said(&["/usr/sbin/ibstat"]);
+    for line in ["CA 'elver0'", "CA type: Elver", "State: Active", "Capability mask: 0x00010000"] {
+        assert!(told.contains(line), "{line} in {told}");
+    }
+    let told = said_in_haste(&["/usr/sbin/ibstatus"]);
+    assert!(told.contains("'elver0' port 1 status:") && told.contains("4: ACTIVE"), "{told}");
 }
 
 /// rdma_cm's device is a character device by its name and by its descriptor, and refuses what is no command.
