@@ -12,6 +12,7 @@ use crate::dm::DM_MAX;
 use crate::engine::Engine;
 use crate::errno::{code, minus_one, of_verbs};
 use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr, ValuesEx};
+use crate::moderation::MOST;
 use crate::odp;
 use crate::owned::given;
 use crate::timed::Stamp;
@@ -116,6 +117,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         all.max_dm_size = DM_MAX as u64;
         all.odp_caps = odp::caps();
         all.xrc_odp_caps = odp::xrc_caps();
+        all.cq_mod_caps = MOST;
         all.phys_port_cnt_ex = 1;
         let known = size.min(size_of::<DeviceAttrEx>());
         // SAFETY: the program says that it has `size` bytes there.

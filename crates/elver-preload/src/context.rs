@@ -38,6 +38,7 @@ fn open(engine: &Engine, device: *mut Device, cmd: OwnedFd) -> Result<*mut Conte
     verbs.alloc_parent_domain = Some(pd::alloc_parent_domain);
     verbs.alloc_td = Some(pd::alloc_td);
     verbs.dealloc_td = Some(pd::dealloc_td);
+    verbs.modify_cq = Some(cq::modify_cq);
     verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
     verbs.create_qp_ex = Some(qp_ex::create_qp_ex);
     verbs.get_srq_num = Some(srq::get_srq_num);

@@ -8,12 +8,15 @@ use elver_verbs::{Cq as Handle, CqInit, Device as _, Wc as Done, WcFlags, WcOpco
 use crate::channel::CqObject;
 use crate::engine::Engine;
 use crate::errno::{code, guard, object, of_verbs};
-use crate::layout::{CompChannel, Context, Cq, Wc};
+use crate::layout::{CompChannel, Context, Cq, ModifyCqAttr, Wc};
 use crate::owned::{OwnedCq, await_acks, given};
 use crate::parents::Made;
+use crate::timed::Timed;
 use crate::told::{self, Told};
 use crate::vain::rest;
 
+/// `IBV_CQ_ATTR_MODERATE`.
+const MODERATE: u32 = 1;
 /// Completions taken from the device at once.
 const BATCH: usize = 32;
 
@@ -73,6 +76,7 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut Cq) -> c_int {
             let mut state = Engine::of(cq)?.lock();
             state.device.destroy_cq(handle).map_err(of_verbs)?;
             state.timed.remove(&handle);
+            state.moderated.forget(handle);
             state.parents.ended(Made::Cq(handle));
             if let Some(object) = state.cqs.remove(&handle) {
                 object.forget();
@@ -121,12 +125,36 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut Cq, cqe: c_int) -> c_int {
     })
 }
 
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut Cq, attr: *mut ModifyCqAttr) -> c_int {
+    code(|| {
+        // SAFETY: the verbs contract.
+        let (cq, attr) = unsafe { (given(cq)?, given(attr)?) };
+        if attr.attr_mask & !MODERATE != 0 {
+            return Err(libc::EINVAL);
+        }
+        let handle = Handle(cq.handle);
+        let mut state = Engine::of(cq)?.lock();
+        if !state.cqs.contains_key(&handle) {
+            return Err(libc::EINVAL);
+        }
+        if attr.attr_mask == MODERATE {
+            // Who stamps its completions counts them.
+            let timed = state.timed.entry(handle);
+            let seen = timed.or_insert_with(|| Timed::new(cq.cqe as usize)).seen();
+            state.moderated.set(handle, seen, attr.moderate);
+            state.tell();
+        }
+        Ok(())
+    })
+}
+
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut Cq, solicited_only: c_int) -> c_int {
     code(|| {
         let engine = Engine::of(cq)?;
         // SAFETY: the verbs contract.
         let handle = Handle(unsafe { given(cq)? }.handle);
         let mut state = engine.lock();
+        state.asked(handle);
         state.device.req_notify_cq(handle, solicited_only != 0).map_err(of_verbs)?;
         state.tell();
         drop(state);

@@ -24,6 +24,7 @@ use crate::direct::{self, Beside, Direct, Hub};
 use crate::doze::Doze;
 use crate::faults::Posts;
 use crate::fork::{Own, close_in_child, generation};
+use crate::moderation::Moderated;
 use crate::outage::Outage;
 use crate::parents::Parents;
 use crate::service::Service;
@@ -79,6 +80,8 @@ pub(crate) struct State {
     pub(crate) cqs: HashMap<Cq, CqObject>,
     /// Those whose completions are stamped.
     pub(crate) timed: HashMap<Cq, Timed>,
+    /// Those whose events wait.
+    pub(crate) moderated: Moderated,
     pub(crate) qps: HashMap<Qp, Told>,
     pub(crate) srqs: HashMap<Srq, Told>,
     /// What can be imported.
@@ -164,6 +167,7 @@ impl State {
             device,
             cqs: HashMap::new(),
             timed: HashMap::new(),
+            moderated: Moderated::default(),
             qps: HashMap::new(),
             srqs: HashMap::new(),
             pds: HashMap::new(),
@@ -512,9 +516,14 @@ impl State {
         while let Some(cq) = self.device.poll_cq_event() {
             if self.cm.as_ref().is_some_and(|cm| cm.cq() == cq) {
                 self.cm_arrived = true;
-            } else if let Some(object) = self.cqs.get(&cq) {
+            } else if !self.moderated.holds(cq, elver_soft::now)
+                && let Some(object) = self.cqs.get(&cq)
+            {
                 object.tell();
             }
+        }
+        if self.moderated.due().is_some() {
+            self.tell_moderated();
         }
         while let Some(event) = self.device.poll_async_event() {
             let told = match event {
@@ -548,6 +557,29 @@ impl State {
         }
     }
 
+    /// Tells of events that have waited.
+    #[cold]
+    fn tell_moderated(&mut self) {
+        let now = elver_soft::now();
+        let seen = |cq| self.timed.get(&cq).map_or(u64::MAX, Timed::seen);
+        while let Some(cq) = self.moderated.next(now, seen) {
+            if let Some(object) = self.cqs.get(&cq) {
+                object.tell();
+            }
+        }
+    }
+
+    /// A program is about to ask for an event of a CQ.
+    pub(crate) fn asked(&mut self, cq: Cq) {
+        let State { timed, moderated, device, .. } = self;
+        moderated.ask(cq, || {
+            timed.get_mut(&cq).map_or(0, |timed| {
+                timed.stamp(device, cq);
+                timed.seen()
+            })
+        });
+    }
+
     /// Ends what is connected with processes that have ended.
     #[cold]
     fn end_orphans(&mut self) {
@@ -566,7 +598,8 @@ impl State {
         }
         let connecting = self.cm.as_ref().and_then(|cm| cm.due());
         let outage = self.outage.as_ref().and_then(|outage| outage.due());
-        self.device.due().into_iter().chain(connecting).chain(outage).min()
+        let events = self.moderated.due();
+        self.device.due().into_iter().chain(connecting).chain(outage).chain(events).min()
     }
 }
 

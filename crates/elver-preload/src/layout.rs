@@ -380,7 +380,8 @@ structures! {
         alloc_parent_domain: Option<unsafe extern "C" fn(*mut Context, *mut ParentDomainInitAttr) -> *mut Pd>,
         dealloc_td: Option<unsafe extern "C" fn(*mut Td) -> c_int>,
         alloc_td: Option<unsafe extern "C" fn(*mut Context, *mut TdInitAttr) -> *mut Td>,
-        modify_cq: [usize; 7],
+        modify_cq: Option<unsafe extern "C" fn(*mut Cq, *mut ModifyCqAttr) -> c_int>,
+        post_srq_ops: [usize; 6],
         query_rt_values: Option<unsafe extern "C" fn(*mut Context, *mut ValuesEx) -> c_int>,
         create_cq_ex: Option<unsafe extern "C" fn(*mut Context, *mut CqInitAttrEx) -> *mut CqEx>,
         r#priv: usize,
@@ -394,6 +395,10 @@ structures! {
         close_xrcd: [Option<unsafe extern "C" fn(*mut Xrcd) -> c_int>; 2],
         sz: usize,
         context: Context,
+    }
+    ModifyCqAttr "ibv_modify_cq_attr" {
+        attr_mask: u32,
+        moderate: [u16; 2],
     }
     DeviceAttrEx "ibv_device_attr_ex" {
         orig_attr: DeviceAttr,

@@ -39,6 +39,7 @@ mod left;
 mod mcast;
 mod memory;
 pub mod mlx5;
+mod moderation;
 mod mw;
 mod names;
 mod odp;

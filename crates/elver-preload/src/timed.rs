@@ -29,11 +29,13 @@ pub(crate) struct Timed {
     waiting: VecDeque<(Wc, Stamp)>,
     /// How many it holds; the device's own CQ holds those behind.
     capacity: usize,
+    /// How many there have been.
+    seen: u64,
 }
 
 impl Timed {
     pub(crate) fn new(capacity: usize) -> Timed {
-        Timed { waiting: VecDeque::new(), capacity }
+        Timed { waiting: VecDeque::new(), capacity, seen: 0 }
     }
 
     /// Stamps what the device has made since.
@@ -43,7 +45,13 @@ impl Timed {
         while self.waiting.len() < self.capacity && device.take_completions(cq, &mut wc) == Ok(1) {
             let now = *now.get_or_insert_with(Stamp::now);
             self.waiting.push_back((wc[0], now));
+            self.seen += 1;
         }
+    }
+
+    /// How many completions it has had.
+    pub(crate) fn seen(&self) -> u64 {
+        self.seen
     }
 
     /// The oldest.
