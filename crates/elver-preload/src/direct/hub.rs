@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -58,6 +58,8 @@ pub(crate) struct Hub {
     bell: OwnedFd,
     /// Processes of this host that packets go to, since [`Hub::take_refused`].
     refused: AtomicU64,
+    /// Somebody was told that a process has another version.
+    told: AtomicBool,
 }
 
 fn name_of(address: IpAddr) -> Result<SocketAddrUnix, Errno> {
@@ -88,6 +90,7 @@ impl Hub {
             bell,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             refused: Default::default(),
+            told: Default::default(),
         });
         close_in_child(listener.as_raw_fd());
         let attends = hub.clone();
@@ -168,8 +171,13 @@ impl Hub {
     }
 
     fn counted(&self, met: Result<Arc<Peer>, Refusal>) -> Option<Arc<Peer>> {
-        met.inspect_err(|_| {
+        met.inspect_err(|refusal| {
             self.refused.fetch_add(1, Ordering::Relaxed);
+            if let Refusal::Version(other) = refusal
+                && !self.told.swap(true, Ordering::Relaxed)
+            {
+                eprintln!("elver: {other}");
+            }
         })
         .ok()
     }
@@ -254,9 +262,9 @@ impl Hub {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
-
     use rustix::net::{SendFlags, recv, send};
+
+    use crate::direct::table::MAGIC;
 
     use super::*;
 
@@ -335,6 +343,47 @@ mod tests {
         }
         assert_eq!((second.peers().len(), counted), (before, 4));
         assert!(second.peer(first.own).is_some());
+    }
+
+    /// Both ends are told, once, and what the other version says besides its own does not matter.
+    #[test]
+    fn another_version_is_refused_with_a_word() {
+        let (_, second, _) = two(193);
+        let magic = |version: &[u8; 8]| u64::from_be_bytes(*version).to_ne_bytes();
+        for more in [&b""[..], &[7; 24], &[7; 60]] {
+            let socket = seqpacket().unwrap();
+            connect(&socket, &name_of(second.own).unwrap()).unwrap();
+            let greeting = [&magic(b"ELVERd01")[..], more].concat();
+            send(&socket, &greeting, SendFlags::NOSIGNAL).unwrap();
+            let mut answer = [0; 64];
+            let len = recv(&socket, &mut answer, rustix::net::RecvFlags::empty()).unwrap().0;
+            assert_eq!(answer[..len], MAGIC.to_ne_bytes());
+        }
+        let (mut counted, begun) = (0, Instant::now());
+        while counted < 3 && begun.elapsed() < Duration::from_secs(30) {
+            counted += second.take_refused();
+            std::thread::yield_now();
+        }
+        assert_eq!(counted, 3);
+        assert!(second.told.load(Ordering::Relaxed));
+
+        // One that asks is answered by another version.
+        let (third, _, _) = two(194);
+        let other =
+            IpAddr::from([127, 195, (std::process::id() >> 8) as u8, std::process::id() as u8]);
+        let listener = seqpacket().unwrap();
+        bind(&listener, &name_of(other).unwrap()).unwrap();
+        listen(&listener, 8).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let socket = accept_with(&listener, SocketFlags::CLOEXEC).unwrap();
+                send(&socket, &magic(b"ELVERd17"), SendFlags::NOSIGNAL).unwrap();
+                let mut greeting = [0; 64];
+                recv(&socket, &mut greeting, rustix::net::RecvFlags::empty()).unwrap();
+            });
+            assert!(third.peer(other).is_none());
+        });
+        assert!(third.told.load(Ordering::Relaxed) && third.take_refused() == 1);
     }
 
     /// A process that is stopped, or does not want to, holds up a program once.

@@ -1,5 +1,6 @@
 //! Another process of this host and user, as it and this one have made themselves known to each other.
 
+use std::fmt;
 use std::fs;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,6 +26,9 @@ use super::table::{MAGIC, Table, View};
 /// Bytes of a greeting: what tables begin with, the address of a table in its process, and of the device.
 const GREETING: usize = 32;
 
+/// What the tables of all versions begin with.
+const FAMILY: &[u8] = b"ELVERd";
+
 /// What who asked says when it knows the other too.
 const READY: &[u8] = b"ready";
 
@@ -33,12 +37,38 @@ const READY: &[u8] = b"ready";
 pub(crate) enum Refusal {
     /// Another user, or another user or PID namespace.
     Stranger,
-    /// It is of another version of this library, or does not speak as one does.
+    /// It has this library in another version.
+    Version(Other),
+    /// It does not speak as one with this library does.
     Unknown,
     /// It has gone, or did not answer in time.
     Silent,
     /// The system does not let this process reach the other's memory (Yama, seccomp).
     Forbidden,
+}
+
+/// A process that has this library in another version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Other {
+    pid: Pid,
+    /// What its table begins with.
+    magic: u64,
+}
+
+impl fmt::Display for Other {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [other, own] = [self.magic, MAGIC].map(u64::to_be_bytes);
+        let version =
+            |magic: &[u8; 8]| String::from_utf8_lossy(&magic[FAMILY.len()..]).into_owned();
+        write!(
+            f,
+            "process {} has the library in another version ({}, this one is {}): data between the two goes by packets; \
+             start both by the same `elver run`",
+            self.pid.as_raw_nonzero(),
+            version(&other),
+            version(&own)
+        )
+    }
 }
 
 impl From<Errno> for Refusal {
@@ -122,7 +152,7 @@ struct Greeting {
     bell: OwnedFd,
 }
 
-fn hear(socket: &OwnedFd) -> Result<Greeting, Refusal> {
+fn hear(socket: &OwnedFd, pid: Pid) -> Result<Greeting, Refusal> {
     let mut greeting = [0; GREETING + 1];
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = RecvAncillaryBuffer::new(&mut room);
@@ -137,9 +167,14 @@ fn hear(socket: &OwnedFd) -> Result<Greeting, Refusal> {
     if heard.bytes == 0 {
         return Err(Refusal::Silent);
     }
+    let magic = u64::from_ne_bytes(word(0));
+    // What another version says besides, nobody here knows.
+    if magic != MAGIC && magic.to_be_bytes().starts_with(FAMILY) {
+        return Err(Refusal::Version(Other { pid, magic }));
+    }
     let whole = heard.bytes == GREETING && !heard.flags.contains(ReturnFlags::CTRUNC);
     let [Some(table), Some(lane), Some(bell)] = files else { return Err(Refusal::Unknown) };
-    if !whole || u64::from_ne_bytes(word(0)) != MAGIC {
+    if !whole || magic != MAGIC {
         return Err(Refusal::Unknown);
     }
     let address: [u8; 16] = std::array::from_fn(|byte| greeting[16 + byte]);
@@ -196,7 +231,12 @@ impl Peer {
         if asks {
             greet(&socket, own, &lane)?;
         }
-        let Greeting { table_at, address, view, lane: lane_view, bell } = hear(&socket)?;
+        let heard = hear(&socket, pid);
+        if !asks && matches!(heard, Err(Refusal::Version(_))) {
+            // It is to know why, too; and who cannot be told has gone.
+            let _ = send(&socket, &MAGIC.to_ne_bytes(), SendFlags::NOSIGNAL);
+        }
+        let Greeting { table_at, address, view, lane: lane_view, bell } = heard?;
         probe(pid, table_at)?;
         let closed = AtomicBool::new(true);
         close_in_child(socket.as_raw_fd());
@@ -246,5 +286,18 @@ impl Peer {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let asked = poll(&mut socket, Some(&now)).is_ok();
         self.identity.has_ended() || asked && socket[0].revents().contains(PollFlags::HUP)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_has_a_sentence() {
+        let other = Other { pid: Pid::INIT, magic: u64::from_be_bytes(*b"ELVERd01") };
+        let said = other.to_string();
+        assert!(said.starts_with("process 1 has the library in another version (01, this one is "));
+        assert!(said.ends_with("start both by the same `elver run`"), "{said}");
     }
 }
