@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -10,12 +9,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use elver_soft::{SoftConfig, SoftDevice, SoftError};
+use elver_soft::SoftDevice;
 use elver_verbs::{Ah, AsyncEvent, Cq, Device, Mr, Mw, Pd, Qp, Srq, Time, VerbsError, Wc};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::time::Timespec;
 
+use crate::addresses;
 use crate::belongs::Belongs;
 use crate::channel::CqObject;
 use crate::cm::state::Cm;
@@ -42,11 +42,6 @@ const POLLS_A_ROUND: u64 = 16;
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// How often rdma_cm has its turn, one after the other, before the program has.
 const CM_ROUNDS: u32 = 16;
-/// Addresses of 127.0.0.0/8 that are tried before it is taken for full.
-const LOOPBACK_TRIES: u32 = 64;
-
-/// Bytes of a process's address space: a region may have all of it.
-pub(crate) const ADDRESSES: u64 = 1 << 47;
 
 /// The device of this process.
 pub(crate) struct Engine {
@@ -203,7 +198,7 @@ impl Engine {
             libc::ENODEV
         };
         let wishes = Wishes::told().map_err(refused)?;
-        let mut device = open_device(&wishes).map_err(refused)?;
+        let mut device = addresses::open(&wishes).map_err(refused)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| refused(error.to_string()))?;
         let hub = match wishes.is_any() {
@@ -601,40 +596,4 @@ impl State {
         let events = self.moderated.due();
         self.device.due().into_iter().chain(connecting).chain(outage).chain(events).min()
     }
-}
-
-/// Opens the device on the address that the user named, or on a free one of loopback.
-fn open_device(wishes: &Wishes) -> Result<SoftDevice, String> {
-    if let Some(named) = std::env::var_os("ELVER_ADDRESS") {
-        let address = named.to_str().and_then(|text| text.parse().ok()).ok_or_else(|| {
-            format!("ELVER_ADDRESS is {named:?}; give an IP address of this host")
-        })?;
-        return open_at(address, wishes).map_err(|error| error.to_string());
-    }
-    let mut last = String::new();
-    for attempt in 0..LOOPBACK_TRIES {
-        match open_at(IpAddr::V4(loopback(attempt)), wishes) {
-            Ok(device) => return Ok(device),
-            // No other address would mend it.
-            Err(error @ SoftError::Capture { .. }) => return Err(error.to_string()),
-            Err(error) => last = error.to_string(),
-        }
-    }
-    Err(format!("no free address in 127.0.0.0/8 after {LOOPBACK_TRIES} tries: {last}"))
-}
-
-/// An address that no other process is likely to try: 127.64.0.1 to 127.127.255.254.
-fn loopback(attempt: u32) -> Ipv4Addr {
-    let drawn =
-        std::process::id().wrapping_add(attempt.wrapping_mul(0x9e37_79b1)) % ((1 << 22) - 2);
-    Ipv4Addr::from(0x7f40_0001 + drawn)
-}
-
-fn open_at(address: IpAddr, wishes: &Wishes) -> Result<SoftDevice, SoftError> {
-    let mut config = SoftConfig::for_address(address);
-    config.rnic.max_mr_size = ADDRESSES;
-    config.rnic.name = crate::device::name();
-    config.rnic.node_guid = node_guid();
-    wishes.apply(&mut config);
-    SoftDevice::open(config)
 }

@@ -13,6 +13,7 @@
 // while in use. The SAFETY reasons below refer to it as the verbs contract.
 #![allow(clippy::missing_safety_doc)]
 
+mod addresses;
 mod ah;
 mod belongs;
 mod buffers;

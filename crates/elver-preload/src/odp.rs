@@ -11,7 +11,8 @@ use elver_soft::{ProcessMemory, SoftMemory};
 use elver_verbs::{AccessFlags, Mr as Handle, Pd as PdHandle};
 use rustix::process::{Pid, PidfdFlags, geteuid, getpid, pidfd_open};
 
-use crate::engine::{ADDRESSES, Engine, Kind, Region};
+use crate::addresses::ADDRESSES;
+use crate::engine::{Engine, Kind, Region};
 use crate::errno::code;
 use crate::layout::{Mr, Pd, Sge};
 use crate::owned::given;

@@ -279,6 +279,33 @@ fn packets_are_recorded_for_each_process() {
     }
 }
 
+/// Each process of several takes the first address that is free; where none is, it says what to do.
+#[test]
+fn processes_share_a_list_of_addresses() {
+    let id = std::process::id();
+    let [first, second] =
+        [0, 1].map(|end| format!("127.238.{}.{}", id >> 7 & 0xff, id << 1 & 0xfe | end));
+    let both = format!("{first},{second}");
+    let port = free_port();
+    let mut server = command(&["ibv_rc_pingpong", "-g", "0", "-p", &port.to_string()]);
+    let mut server = server.env("ELVER_ADDRESS", &both).spawn().unwrap();
+    await_listener(port, &mut server);
+    let at = |addresses: &str| {
+        command(&["ibv_devinfo", "-v"]).env("ELVER_ADDRESS", addresses).output().unwrap()
+    };
+    let [taken, free] = [&first, &both].map(|addresses| at(addresses));
+    // Who watches over it hands that on.
+    Command::new("kill").arg(server.id().to_string()).status().unwrap();
+    server.wait().unwrap();
+    let complaint = String::from_utf8_lossy(&taken.stderr);
+    assert!(
+        !taken.status.success() && complaint.contains("with commas between them"),
+        "{complaint}"
+    );
+    let said = succeeded("ibv_devinfo", &free);
+    assert!(said.contains(&format!("::ffff:{second}")), "{said}");
+}
+
 /// An address that is none of this host's is refused with a sentence.
 #[test]
 fn a_wrong_address_is_told() {
