@@ -9,6 +9,7 @@ mod faas;
 mod install;
 mod keeper;
 mod man;
+mod reach;
 mod run;
 mod status;
 

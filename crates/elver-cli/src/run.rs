@@ -3,7 +3,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Read;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -19,6 +18,7 @@ use elver_node::config::SOCKET_VARIABLE;
 use rustix::process::getpid;
 
 use crate::keeper;
+use crate::reach::out_of_reach;
 
 /// The libraries, below a directory of programs and below the one above it.
 const LIBRARY: &str = "lib/elver/libibverbs.so.1";
@@ -32,7 +32,7 @@ Examples:
   elver run -- ib_write_bw 127.0.0.1
       perftest between two processes of this host: no RDMA device, no kernel module, no privilege
   elver run --address 192.0.2.1 -- ib_write_bw
-      to be reached by other hosts; one process for each address
+      to be reached by other hosts; one process for each address, of which several may be named
   elver run --loss 1% --delay 50us --seed 7 -- ib_send_lat 127.0.0.1
       how a program bears a bad network: the same packets are lost for the same seed
   elver run --kill-peer-after 3s -- PROGRAM
@@ -55,9 +55,10 @@ pub(crate) struct RunArgs {
     /// The device's name.
     #[arg(long, value_name = "NAME", value_parser = device_name)]
     device: Option<String>,
-    /// The address of this host that the device has; else each process takes a free one of 127.0.0.0/8.
-    #[arg(long, value_name = "IP")]
-    address: Option<IpAddr>,
+    /// The address of this host that the device has, or several with commas between them, of which each process takes
+    /// the first that is free; else a free one of 127.0.0.0/8.
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    address: Vec<IpAddr>,
     /// Drop this share of the packets that reach each process's device, in per cent: "1%", "0.01%".
     #[arg(long, value_name = "SHARE", value_parser = share)]
     loss: Option<u32>,
@@ -119,7 +120,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     if let Some(why) = out_of_reach(&program)? {
         let program = program.display();
         return Err(Failure::unusable(format!(
-            "{program} {why}, so that no library can be put under it"
+            "{program} {why}, so that the library cannot be put under it"
         )));
     }
     let mut command = Command::new(&program);
@@ -130,8 +131,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     if args.no_direct {
         command.env("ELVER_DIRECT", "off");
     }
-    if let Some(address) = args.address {
-        command.env("ELVER_ADDRESS", address.to_string());
+    if !args.address.is_empty() {
+        let all: Vec<String> = args.address.iter().map(ToString::to_string).collect();
+        command.env("ELVER_ADDRESS", all.join(","));
     }
     ask(&mut command, args)?;
     // A program runs without one too; then its peers on other hosts are not told that it was killed. The first process of a
@@ -264,40 +266,6 @@ fn found(name: &Path) -> Result<PathBuf, Failure> {
         .ok_or_else(|| Failure::unusable(format!("there is no program {} in PATH", name.display())))
 }
 
-/// Why the loader would put no library under a program.
-fn out_of_reach(program: &Path) -> Result<Option<&'static str>> {
-    let cannot = || format!("cannot read {}", program.display());
-    let mut file = File::open(program).with_context(cannot)?;
-    if file.metadata().with_context(cannot)?.mode() & 0o6000 != 0 {
-        return Ok(Some("changes its user or group when it starts (setuid)"));
-    }
-    // A header and its table stand at the beginning of every program that a linker made.
-    let mut head = Vec::new();
-    file.by_ref().take(1 << 16).read_to_end(&mut head).with_context(cannot)?;
-    Ok(is_static(&head).then_some("is linked statically, as Go's programs are"))
-}
-
-/// Whether a file begins as a program for 64 bits does that asks for no loader (PT_INTERP; System V ABI,
-/// "Program Header"). Scripts are run by programs that do.
-fn is_static(head: &[u8]) -> bool {
-    const PT_INTERP: u64 = 3;
-    let word = |at: usize, len: usize| -> Option<u64> {
-        let bytes = head.get(at..at.checked_add(len)?)?;
-        Some(bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
-    };
-    if !head.starts_with(b"\x7fELF\x02\x01") {
-        return false;
-    }
-    let (Some(table), Some(entry), Some(count)) = (word(32, 8), word(54, 2), word(56, 2)) else {
-        return false;
-    };
-    let asks = |at: u64| {
-        let at = usize::try_from(table.checked_add(at * entry)?).ok()?;
-        (word(at, 4)? == PT_INTERP).then_some(())
-    };
-    (0..count).all(|at| asks(at).is_none())
-}
-
 /// What the loader is to load ahead of all else. libibverbs stands behind what is there already: what is to come before
 /// the C library's calls of sockets must come before ours too, which reach the system itself (librspreload).
 fn preloaded(library: &Path, is_first: bool) -> Result<OsString, Failure> {
@@ -321,19 +289,6 @@ fn joined(own: &OsStr, others: Option<&OsStr>, is_first: bool) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A header with so many entries of these kinds.
-    fn program(kinds: &[u32]) -> Vec<u8> {
-        let mut head = b"\x7fELF\x02\x01".to_vec();
-        head.resize(64, 0);
-        head[32] = 64;
-        (head[54], head[56]) = (56, kinds.len() as u8);
-        for kind in kinds {
-            head.extend(kind.to_le_bytes());
-            head.extend([0; 52]);
-        }
-        head
-    }
 
     #[test]
     fn shares_are_in_per_cent() {
@@ -362,19 +317,5 @@ mod tests {
         assert_eq!(joined(own, None, false), own);
         assert_eq!(joined(own, Some(others), false), "librspreload.so:/lib/elver/libibverbs.so.1");
         assert_eq!(joined(own, Some(others), true), "/lib/elver/libibverbs.so.1:librspreload.so");
-    }
-
-    #[test]
-    fn who_asks_for_no_loader_is_static() {
-        assert!(is_static(&program(&[1, 1, 4])));
-        assert!(!is_static(&program(&[6, 3, 1])));
-        assert!(!is_static(b"#!/bin/sh\n"));
-        // What a program says of itself may be anything.
-        let mut nonsense = program(&[3]);
-        nonsense[32..40].fill(0xff);
-        assert!(is_static(&nonsense));
-        for len in 0..nonsense.len() {
-            is_static(&program(&[1])[..len]);
-        }
     }
 }

@@ -29,10 +29,10 @@ fn refused(arguments: &[&str], why: &str) {
 #[test]
 fn a_program_gets_the_library_and_its_exit_code_is_handed_on() {
     let words = "echo $LD_PRELOAD $ELVER_DEVICE $ELVER_ADDRESS $0; exit 7";
-    let named = ["--device", "rdma7", "--address", "127.9.9.9", "--library", library()];
+    let named = ["--device", "rdma7", "--address", "127.9.9.9,::1", "--library", library()];
     let output = run(&[&named[..], &["--", "sh", "-c", words]].concat());
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(said, format!("{} rdma7 127.9.9.9 sh\n", library()));
+    assert_eq!(said, format!("{} rdma7 127.9.9.9,::1 sh\n", library()));
     assert_eq!(output.status.code(), Some(7));
 }
 
@@ -89,6 +89,15 @@ fn programs_that_no_library_reaches_are_refused_with_the_reason() {
     assert!(built.unwrap().success(), "cc -static");
     let program = program.to_str().unwrap();
     refused(&["--library", library(), "--", program], "is linked statically");
+    let script = dir.path().join("script");
+    std::fs::write(&script, format!("#! {program} -x\n")).unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let script = script.to_str().unwrap();
+    refused(&["--library", library(), "--", script], "static, which is linked statically");
+    let of_32_bits = dir.path().join("old");
+    std::fs::write(&of_32_bits, b"\x7fELF\x01\x01\x01").unwrap();
+    std::fs::set_permissions(&of_32_bits, PermissionsExt::from_mode(0o755)).unwrap();
+    refused(&["--library", library(), "--", of_32_bits.to_str().unwrap()], "for 32 bits");
     refused(
         &["--library", library(), "--", "no-such-program"],
         "no program no-such-program in PATH",
