@@ -147,7 +147,7 @@ const FOUND_LAPSED_SUSPENDED: [(u64, &str); 2] = [
 ];
 
 /// The same, of runs as they are drawn.
-const FOUND_DRAWN: [(u64, &str); 8] = [
+const FOUND_DRAWN: [(u64, &str); 9] = [
     (
         861_001_246,
         "a meta server that was said to be gone was not told of an end that had, and looked peers up over its own",
@@ -171,6 +171,10 @@ const FOUND_DRAWN: [(u64, &str); 8] = [
     (
         1_500_012_202,
         "a node without DC asked itself for one RC QP too many, was refused, and asked again at once, for ever",
+    ),
+    (
+        1_600_002_316,
+        "that a node which had stood still read a message that was taken back meanwhile was held for a fault",
     ),
 ];
 

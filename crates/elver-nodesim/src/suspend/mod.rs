@@ -20,6 +20,8 @@ pub use self::kinds::{Suspends, UnknownSuspends};
 const SLEEP_NS: [u64; 4] = [1_000_000, 100_000_000, 2_500_000_000, 12_000_000_000];
 /// A clock jumps no further than this.
 const JUMP_NS: [u64; 4] = [1_000_000, 200_000_000, 10_000_000_000, 600_000_000_000];
+/// For so long a message may be read that was taken back, and its receiver is told so now and then.
+const TOLD_NS: u64 = 1_250_000_000;
 
 impl World {
     /// Suspends some node, or all.
@@ -59,8 +61,10 @@ impl World {
     /// All nodes are held but one, and do not know it.
     pub(crate) fn hold_others(&mut self, node: usize, by: u64) {
         self.net.jump(node, by);
-        let lease = self.now.saturating_add_ns(self.plan.config.mr_lease_ns);
-        self.apart_until = self.apart_until.max(lease);
+        // By the clock of the one, leases are over, and so is the time in which messages may be read that it has taken back;
+        // the others have not heard of that.
+        let heard_ns = self.plan.config.mr_lease_ns.max(TOLD_NS);
+        self.apart_until = self.apart_until.max(self.now.saturating_add_ns(heard_ns));
         self.suspended_until = Some(self.now);
         self.note(format_args!("fault: suspend, all nodes but {node}, {by} ns"));
         self.count("others suspended");
