@@ -28,6 +28,10 @@ impl Engine {
             // The memory goes with its owner: nobody need wait until it is touched no more.
             self.directs.shut(lkey, None, &mut self.sessions, now);
         }
+        let heir = heir.map(|(place, client)| {
+            let process = self.sessions.get(slot).and_then(|session| session.process.take());
+            (place, client, process)
+        });
         if let Some(client) = self.sessions.end(slot, how, &mut self.counters, now) {
             self.core.client_close(client, now);
         }

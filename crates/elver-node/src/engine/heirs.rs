@@ -7,12 +7,14 @@
 //! in its place: a new client, new keys, rings and memory that are zero again.
 
 mod files;
+mod leaving;
 mod making;
 mod plan;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
 
 use elver_core::{ClientId, Core};
 use elver_portal::{
@@ -24,6 +26,7 @@ use elver_verbs::{AccessFlags, Gid, Time};
 use rustc_hash::FxHashMap;
 use rustix::process::Pid;
 
+use self::leaving::Leaving;
 use self::plan::{Assignments, Planned, Target};
 use super::account::{Account, Customer};
 use super::maker::Maker;
@@ -49,8 +52,8 @@ pub(super) struct Sets {
     vacant: VecDeque<(u32, u32)>,
     /// Those that could not be made, by when that is tried again.
     put_off: BTreeSet<(Time, u32, u32)>,
-    /// Clients of heirs whose session has ended, and which are not gone yet.
-    leaving: Vec<(ClientId, u32, u32)>,
+    /// Heirs whose session has ended, and which are not gone yet.
+    leaving: Vec<Leaving>,
     /// Files of sets that have ended, of which children may still have sessions.
     outliving: Vec<Outliving>,
     last: u32,
@@ -219,12 +222,13 @@ pub(super) enum Ordered {
 impl Sets {
     /// Whether something is to be made, or waits for what a child left to go.
     pub(super) fn is_busy(&self) -> bool {
-        !self.vacant.is_empty() || !self.leaving.is_empty()
+        !self.vacant.is_empty() || self.leaving.iter().any(|one| one.look_at().is_none())
     }
 
     /// When something is to be tried again, if it is.
     pub(super) fn due(&self) -> Option<Time> {
-        self.put_off.first().map(|(due, ..)| *due)
+        let put_off = self.put_off.first().map(|(due, ..)| *due);
+        self.leaving.iter().filter_map(Leaving::look_at).chain(put_off).min()
     }
 
     /// Heirs that a child may take now.
@@ -460,18 +464,18 @@ impl Sets {
         }
     }
 
-    /// A session has ended. If it was an heir, another is made when nothing is left of it; if sets
-    /// were its own, they end.
+    /// A session has ended, perhaps before its process. If it was an heir, another is made when nothing is left of it; if
+    /// sets were its own, they end.
     pub(super) fn ended(
         &mut self,
         token: u64,
-        heir: Option<((u32, u32), ClientId)>,
+        heir: Option<((u32, u32), ClientId, Option<OwnedFd>)>,
         sessions: &mut Sessions,
         core: &mut Core<SoftDevice>,
         now: Time,
     ) {
-        if let Some(((set, at), client)) = heir {
-            self.leaving.push((client, set, at));
+        if let Some((place, client, process)) = heir {
+            self.leaving.push(Leaving::new(place, client, process, now));
         }
         let own: Vec<u32> =
             self.all.iter().filter(|(_, set)| set.parent.token == token).map(|(n, _)| *n).collect();

@@ -31,10 +31,12 @@ impl Sets {
     ) {
         self.give_back_files(sessions, maker);
         let mut back = Vec::new();
-        self.leaving.retain(|&(client, set, at)| {
-            let gone = core.client_is_gone(client) && sessions.has_forgotten(client);
+        self.leaving.retain_mut(|one| {
+            let has_ended = one.has_ended(now);
+            let client = one.client();
+            let gone = has_ended && core.client_is_gone(client) && sessions.has_forgotten(client);
             if gone {
-                back.push((set, at));
+                back.push(one.place());
             }
             !gone
         });

@@ -128,7 +128,7 @@ fn an_heir_that_cannot_be_made_again_is_tried_less_and_less() {
     engine.sessions.retire(USER, open);
     engine.core.client_close(client, now());
     let Engine { sets, sessions, core, .. } = &mut engine;
-    sets.ended(u64::MAX, Some(((0, 0), client)), sessions, core, now());
+    sets.ended(u64::MAX, Some(((0, 0), client, None)), sessions, core, now());
     let due = until(&mut engine, |engine| engine.sets.due());
     assert!(engine.sets.vacant.is_empty() && !engine.sets.is_busy());
     let mut tend = |at: Time| {

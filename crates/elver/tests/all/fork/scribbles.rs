@@ -116,6 +116,7 @@ pub(super) fn scribbles(role: &Role) {
         until(heirs, heir, |state| state == HeirState::Free);
         assert_eq!(heirs.returned(heir), returned);
     }
+    gives_back_and_lives_on(&parent);
     let not_left = parent.session.leave_to_parent();
     assert!(matches!(not_left, Err(Error::Invalid { .. })), "{not_left:?}");
     let mut bytes = [0; WORDS.len()];
@@ -124,6 +125,27 @@ pub(super) fn scribbles(role: &Role) {
     succeeds(&vqp, wr(2, SendOp::Read(parent.region.remote(0)), &[parent.region.sge(512, 8)]));
     let other = parent.session.create_vqp(VqpOptions::default()).unwrap();
     other.qconnect(parent.session.gid(), 0).unwrap();
+}
+
+/// A child drops its session and stays, with the memory of it mapped: nobody has that before the child has ended.
+fn gives_back_and_lives_on(parent: &Parent) {
+    let heirs = &parent.heirs;
+    let (mut stop, mut given) = (pipe().unwrap(), pipe().unwrap());
+    let child = Child::new(|| {
+        drop(heirs.take(2).unwrap());
+        given.1.write_all(b"!").unwrap();
+        let _ = stop.0.read(&mut [0]);
+        "stayed".into()
+    });
+    given.0.read_exact(&mut [0]).unwrap();
+    // Meanwhile another one is taken, given back and made anew.
+    let other = Child::new(|| parent.read(&heirs.take(1).unwrap()));
+    assert_eq!(other.ends().as_bytes(), WORDS);
+    until(heirs, 1, |state| state == HeirState::Free);
+    assert_eq!(heirs.state(2), Some(HeirState::Taken { pid: child.pid }));
+    stop.1.write_all(b"!").unwrap();
+    assert_eq!(child.ends(), "stayed");
+    until(heirs, 2, |state| state == HeirState::Free);
 }
 
 /// In a child that has left the session: what it has from its parent says so, and can be dropped.
@@ -152,6 +174,6 @@ fn a_child_that_writes_over_all_it_reaches_harms_nobody() {
     let broken =
         engine.iter().filter(|(name, times)| name.starts_with("violations") && **times > 0);
     assert_eq!(broken.collect::<Vec<_>>(), []);
-    assert_eq!(engine["heirs_inherited"], 5);
-    assert_eq!(count(&node.thread, "heirs_returned"), 5);
+    assert_eq!(engine["heirs_inherited"], 7);
+    assert_eq!(count(&node.thread, "heirs_returned"), 7);
 }
