@@ -152,7 +152,7 @@ impl Heirs {
 
     /// Times that it came back from a child.
     pub fn times(&self, heir: u32) -> u64 {
-        self.word(heir, TIMES).load(Ordering::Relaxed)
+        self.word(heir, TIMES).load(Ordering::Acquire)
     }
 
     /// Local and remote key of its memory region. To be read when it is taken.
@@ -274,12 +274,13 @@ impl NodeHeir {
     pub fn free(&self, keys: (u32, u32), vqps: &[(u32, Option<Via>)], times: u64) {
         let keys = u64::from(keys.0) | u64::from(keys.1) << 32;
         self.record[KEYS].store(keys, Ordering::Relaxed);
-        self.record[TIMES].store(times, Ordering::Relaxed);
         for (at, (vqp, via)) in vqps.iter().enumerate() {
             let via = via.map_or(UNCONNECTED, |via| u64::from(via.code()));
             let word = u64::from(*vqp) | via << 32;
             self.record[HEAD_WORDS + at].store(word, Ordering::Relaxed);
         }
+        // Behind what goes with it: who has read the one has the other.
+        self.record[TIMES].store(times, Ordering::Release);
         self.record[STATE].store(FREE, Ordering::Release);
     }
 

@@ -430,7 +430,11 @@ impl Link {
             Some(nobody) => self.socket.leave(nobody),
             None => self.socket.leave(&unconnected()?),
         };
-        left.map_err(|reason| Error::System { call: "leaving the socket", reason })
+        match left {
+            // It was closed: then it is left.
+            Err(reason) if reason.raw_os_error() == Some(libc::EBADF) => Ok(()),
+            left => left.map_err(|reason| Error::System { call: "leaving the socket", reason }),
+        }
     }
 
     /// Lets a node of this process's user look into its memory, where the system forbids that by

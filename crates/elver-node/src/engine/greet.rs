@@ -299,14 +299,14 @@ fn watch(door: &Door, session: &mut Session, token: u64, own_pid: Pid) -> io::Re
 }
 
 /// Who wants to take a session over, if the system shows whose child he is.
-fn child(session: &Session) -> Option<Child> {
+fn child(session: &mut Session) -> Option<Child> {
     let Peer { pid, uid, .. } = session.peer;
     let pid = pid?;
-    // Of the process itself: its number could be another's by now.
-    let parent = match &session.process {
-        Some(process) => parent_of(pid, process),
-        None => session.socket.peer_pidfd().and_then(|process| parent_of(pid, process)),
+    // Of the process itself: its number could be another's by now. And its end must be seen.
+    let process = match session.process.take() {
+        Some(process) => process,
+        None => session.socket.peer_pidfd().ok()?,
     };
-    let parent = parent.ok()??;
+    let parent = parent_of(pid, session.process.insert(process)).ok()??;
     Some(Child { pid, parent, uid, customer: session.customer })
 }

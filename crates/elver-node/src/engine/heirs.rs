@@ -474,8 +474,15 @@ impl Sets {
         core: &mut Core<SoftDevice>,
         now: Time,
     ) {
-        if let Some((place, client, process)) = heir {
-            self.leaving.push(Leaving::new(place, client, process, now));
+        if let Some((place, client, process)) = heir
+            && let Some(set) = self.all.get(&place.0)
+        {
+            let account = set.parent.customer.account;
+            if process.is_some() {
+                // While it is waited for it counts: the node has a descriptor of it.
+                sessions.quotas.count(account, Usage::SESSION);
+            }
+            self.leaving.push(Leaving::new(place, client, (account, process), now));
         }
         let own: Vec<u32> =
             self.all.iter().filter(|(_, set)| set.parent.token == token).map(|(n, _)| *n).collect();
@@ -496,6 +503,14 @@ impl Sets {
         self.vacant.retain(|(of, _)| *of != number);
         self.put_off.retain(|(_, of, _)| *of != number);
         let account = set.parent.customer.account;
+        // Nothing is made in their places, so that nobody need wait for who had them.
+        self.leaving.retain(|one| {
+            let stays = one.place().0 != number;
+            if !stays && one.look_at().is_some() {
+                sessions.quotas.give_back(account, Usage::SESSION);
+            }
+            stays
+        });
         let paid = if set.sealed {
             set.heirs.iter().filter(|heir| heir.is_paid).count() as u32
         } else {

@@ -6,6 +6,8 @@ use elver_core::ClientId;
 use elver_verbs::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::super::account::Account;
+
 /// How long after the first look whether a process has ended comes the second, in nanoseconds; each further one after twice
 /// as long. One that ends closes its session a moment before.
 const LOOK_NS: u64 = 20_000;
@@ -17,6 +19,7 @@ const LOOK_NS_MAX: u64 = 1_000_000_000;
 pub(super) struct Leaving {
     place: (u32, u32),
     client: ClientId,
+    account: Account,
     /// The child, until it is known to have ended.
     process: Option<OwnedFd>,
     look_at: Time,
@@ -27,10 +30,10 @@ impl Leaving {
     pub(super) fn new(
         place: (u32, u32),
         client: ClientId,
-        process: Option<OwnedFd>,
+        (account, process): (Account, Option<OwnedFd>),
         now: Time,
     ) -> Leaving {
-        Leaving { place, client, process, look_at: now, wait_ns: LOOK_NS }
+        Leaving { place, client, account, process, look_at: now, wait_ns: LOOK_NS }
     }
 
     /// Its set, and which of that.
@@ -40,6 +43,11 @@ impl Leaving {
 
     pub(super) fn client(&self) -> ClientId {
         self.client
+    }
+
+    /// Whose set it is.
+    pub(super) fn account(&self) -> Account {
+        self.account
     }
 
     /// When it is looked next whether its process has ended; none if that is known.
@@ -71,12 +79,14 @@ mod tests {
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
     use std::process::{Command, Stdio};
 
+    const USER: Account = Account { uid: 1_001, space: 0, is_root: false };
+
     #[test]
     fn it_is_looked_ever_more_rarely_whether_a_process_has_ended() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
         let client = ClientId(1);
-        let mut leaving = Leaving::new((2, 3), client, Some(process), Time(5));
+        let mut leaving = Leaving::new((2, 3), client, (USER, Some(process)), Time(5));
         let mut waits = Vec::new();
         for _ in 0..20 {
             let now = leaving.look_at().unwrap();
@@ -90,7 +100,7 @@ mod tests {
         let due = leaving.look_at().unwrap();
         assert!(!leaving.has_ended(Time(due.0 - 1)), "it is not looked before");
         assert!(leaving.has_ended(due) && leaving.look_at().is_none());
-        let mut unseen = Leaving::new((2, 3), client, None, Time(5));
+        let mut unseen = Leaving::new((2, 3), client, (USER, None), Time(5));
         assert!(unseen.has_ended(Time(5)));
     }
 }

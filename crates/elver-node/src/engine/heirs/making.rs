@@ -3,7 +3,7 @@
 use elver_core::{ClientId, Core, VqpId};
 use elver_portal::{ARENA_BYTES, Answer, HeirsLayout, NodeHeir, RefusalCode, Via};
 use elver_soft::{SoftDevice, SoftMemory};
-use elver_verbs::{AccessFlags, Memory, Time};
+use elver_verbs::{AccessFlags, Time};
 
 use super::plan::Made;
 use super::{Files, Heir, Place, Ready, Sets, State};
@@ -32,7 +32,11 @@ impl Sets {
         self.give_back_files(sessions, maker);
         let mut back = Vec::new();
         self.leaving.retain_mut(|one| {
+            let waited = one.look_at().is_some();
             let has_ended = one.has_ended(now);
+            if waited && has_ended {
+                sessions.quotas.give_back(one.account(), Usage::SESSION);
+            }
             let client = one.client();
             let gone = has_ended && core.client_is_gone(client) && sessions.has_forgotten(client);
             if gone {
@@ -112,9 +116,6 @@ impl Sets {
         let client = core.client_open(sessions.client_limits(account))?;
         let end = place.heir.anew();
         place.arena.discard();
-        // Its first page, where the region begins, is there when a child comes, as the rings' are. If it cannot be had now,
-        // it is looked for again then.
-        let _ = place.arena.write(0, &[0; 8]);
         // From here on it counts by what it has.
         heir.is_paid = false;
         let spare = Spare { file, end, arena: place.arena.clone() };

@@ -155,6 +155,47 @@ fn an_heir_that_cannot_be_made_again_is_tried_less_and_less() {
     assert_eq!(usage(&engine), before.plus(heir));
 }
 
+/// The node has a descriptor of who gave a session back and lives on: it counts, and goes with the set.
+#[test]
+fn who_gives_back_and_lives_on_is_waited_for_as_long_as_the_set_lives() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 60]);
+    let mut user = session(&mut engine, USER);
+    let before = usage(&engine);
+    assert_eq!(ask(&mut engine, &mut user, 1, &prepare(1, 0, 0)), None);
+    until(&mut engine, |_| reply(&mut user.1, 1));
+    let seal = Command::Seal { set: 0, addr: 0, must_connect: false };
+    if ask(&mut engine, &mut user, 2, &seal).is_none() {
+        until(&mut engine, |_| reply(&mut user.1, 2));
+    }
+    until(&mut engine, |engine| (engine.sets.free() == 1).then_some(()));
+    let own = rustix::process::getpid();
+    let Parent { uid, customer, .. } = engine.sets.all[&0].parent;
+    let child = Child { pid: own, parent: own, uid, customer };
+    let (_, open) = engine.sets.inherit(0, None, Some(child)).unwrap();
+    let client = open.client;
+    engine.sessions.retire(USER, open);
+    engine.core.client_close(client, now());
+    let flags = rustix::process::PidfdFlags::empty();
+    let process = rustix::process::pidfd_open(own, flags).unwrap();
+    let Engine { sets, sessions, core, .. } = &mut engine;
+    sets.ended(u64::MAX, Some(((0, 0), client, Some(process))), sessions, core, now());
+    // Until nothing else of it is there.
+    until(&mut engine, |engine| {
+        let gone = engine.core.client_is_gone(client) && engine.sessions.has_forgotten(client);
+        gone.then_some(())
+    });
+    for _ in 0..10 {
+        let due = engine.sets.due().unwrap();
+        let Engine { sets, sessions, core, maker, .. } = &mut engine;
+        sets.tend(sessions, (core, maker), due);
+        assert!(!sets.is_busy() && sets.free() == 0, "the node may sleep");
+    }
+    assert_eq!(usage(&engine).sessions, before.sessions + 1);
+    assert_eq!(ask(&mut engine, &mut user, 3, &Command::Disown { set: 0 }), Some(None));
+    until(&mut engine, |engine| (usage(engine) == before).then_some(()));
+    assert!(engine.sets.leaving.is_empty() && engine.sets.due().is_none());
+}
+
 /// A VQP with the destination of all is not one session's to have elsewhere, nor is what there is not.
 #[test]
 fn only_what_was_prepared_without_a_destination_is_assigned_one() {
