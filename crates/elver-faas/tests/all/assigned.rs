@@ -7,7 +7,7 @@ use elver_faas::schedule::Start;
 use elver_testkit::{Examples, Place, wait_for};
 use serde_json::{Value, json};
 
-use crate::platform::{Platform, python};
+use crate::platform::{Platform, python, wait_for_processes};
 use crate::store::Store;
 
 const PLACE: Place =
@@ -31,15 +31,18 @@ def elver_finds():
     return elver_context.READY.ahead.finds
 "#;
 
-/// What a child of a function answers, once all four of its sessions are free.
+/// What a child of a user's function answers, once all four of its sessions are free, also for the INIT process: the node
+/// knows of a child's end before that does.
 fn child(
     platform: &Platform,
     near: &Store,
-    function: &str,
+    (uid, function): (u32, &str),
     towards: &[String],
     event: Value,
 ) -> Value {
     wait_for("four sessions to be free", || (near.count("free") == 4).then_some(()));
+    // The container's first, and the INIT process.
+    wait_for_processes(uid, 2);
     let invoked = platform.invoke_towards(function, towards, event).unwrap();
     assert_eq!(invoked.start, Start::Fork);
     let answer: Value = serde_json::from_slice(&invoked.body).unwrap();
@@ -54,8 +57,8 @@ fn wait_for_row(platform: &Platform, expected: &[&str]) {
     });
 }
 
-fn stays_connected(platform: &Platform, near: &Store, far: &Store, function: &str) {
-    platform.invoke(function, near.event(json!({}))).unwrap();
+fn stays_connected(platform: &Platform, near: &Store, far: &Store, function: (u32, &str)) {
+    platform.invoke(function.1, near.event(json!({}))).unwrap();
     wait_for_row(platform, &[&near.gid()]);
     let towards = [far.gid()];
     let asks = |event: Value| child(platform, near, function, &towards, event);
@@ -91,11 +94,12 @@ fn what_a_child_in_python_has_connected_stays_for_the_next() {
         python("victor", 62_201, &["read"]) + &format!("destinations = [{:?}]\n", near.gid());
     let mut platform = near.platform_with_python(&function);
     std::fs::write(platform.code().join("handlers.py"), HANDLERS).unwrap();
-    stays_connected(&platform, &near, &far, "victor-read");
+    let function = (62_201, "victor-read");
+    stays_connected(&platform, &near, &far, function);
     // What is no report, or none of what the child has, is nothing.
     let lies = json!({"lies": ["\n", "1 x y\n", "1 0 nowhere\n", "7 1 10.0.0.1\n", "1 0 10.0.0.1\n", "1 4000 10.0.0.1\n"]});
-    child(&platform, &near, "victor-read", &[], near.event(lies));
-    let answer = child(&platform, &near, "victor-read", &[far.gid()], far.event(json!({})));
+    child(&platform, &near, function, &[], near.event(lies));
+    let answer = child(&platform, &near, function, &[far.gid()], far.event(json!({})));
     assert_eq!(answer["found"], true);
     wait_for_row(&platform, &[&near.gid(), &far.gid()]);
     // One that does not answer is nobody's connection any more, and holds up who asks for it.
@@ -107,7 +111,7 @@ fn what_a_child_in_python_has_connected_stays_for_the_next() {
         assert!(invoked.is_error);
         (platform.list().processes[0].connections.len() == 1).then_some(())
     });
-    let answer = child(&platform, &near, "victor-read", &[], near.event(json!({})));
+    let answer = child(&platform, &near, function, &[], near.event(json!({})));
     assert_eq!(answer["read"], "greeting");
     platform.end();
 }
@@ -126,7 +130,7 @@ fn what_a_native_child_has_connected_stays_for_the_next() {
     );
     let mut platform = near.platform(&function);
     std::fs::copy(EXAMPLES.program("function"), platform.code().join("function")).unwrap();
-    stays_connected(&platform, &near, &far, "wendy");
+    stays_connected(&platform, &near, &far, (62_202, "wendy"));
     platform.end();
 }
 
