@@ -1,9 +1,10 @@
 //! Names of ranks and messages.
 
 use crate::protocol::Wanted;
+use crate::protocol::tags::COLLECTIVE;
 
 /// The largest tag of a user's message. Those above are the collective operations'.
-pub const TAG_MAX: u32 = (1 << 31) - 1;
+pub const TAG_MAX: u32 = COLLECTIVE - 1;
 
 /// Whose message a receive takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

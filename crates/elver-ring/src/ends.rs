@@ -40,14 +40,13 @@ impl Ends {
 
     /// A look at both halves; the next message, if one is there.
     pub(crate) fn next(&mut self, pause: &mut Pause) -> Result<Option<Piece>, Error> {
-        let polled = match self.sender.deadline() {
-            Some(_) => self.sender.poll(),
-            None => Ok(()),
-        };
+        // Also what its time has come for, and what found no room below then.
+        let waits = self.sender.deadline().is_some() || self.sender.is_held_up();
+        let polled = if waits { self.sender.poll() } else { Ok(()) };
         pause.due = self.sender.deadline();
-        // What came before the peer went is read first.
+        // What came before the peer went is read first, and its end counts.
         match self.receiver.next() {
-            Ok(None) => polled.map(|()| None),
+            Ok(None) if !self.receiver.is_ended() => polled.map(|()| None),
             next => next,
         }
     }

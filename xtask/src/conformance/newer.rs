@@ -99,8 +99,8 @@ impl Release {
     }
 }
 
-/// The words that run a program under a release's own loader. `timeout` is the host's: what `elver run` starts asks for
-/// a loader, as a loader does not.
+/// The words that run a program under a release's own loader. `timeout` is the host's, so that nothing
+/// of the release's is asked before its loader.
 fn under(root: &Path, words: &str) -> Result<Vec<String>> {
     let at = |place: PathBuf| place.into_os_string().into_string().ok().context("a path of UTF-8");
     let mut words = split(words).into_iter();
