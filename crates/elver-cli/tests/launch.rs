@@ -182,8 +182,15 @@ fn who_ends_is_not_waited_for_longer() {
 /// Also where the rank that has started it is the one that fails.
 #[test]
 fn what_a_rank_has_started_ends_with_a_group_that_fails() {
-    let output =
-        script("2", &[], "sleep 1000 & echo $!; test $ELVER_RANK = 1 && kill -KILL $$; wait");
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Rank 1 fails when the other one has said what it started.
+    let words = "sleep 1000 & echo $!; \
+                 if test $ELVER_RANK = 1; then read line < $0; kill -KILL $$; fi; echo > $0; wait";
+    let mut command = elver();
+    command.args(["-n", "2", "--own-node", "--", "sh", "-c", words]).arg(&pipe);
+    let output = command.output().unwrap();
     assert!(!output.status.success());
     let said = lines(&output);
     assert_eq!(said.len(), 2, "{said:?}");

@@ -142,7 +142,7 @@ fn garbage_and_silence_are_told() {
     let no_gid = b"0000:000011:abcdef:00000000000000000000000000000000\0";
     let error = told_by(at, &["pingpong", "ud"], no_gid);
     assert!(error.contains("-g 1"), "{error}");
-    let error = told_by(at, &["pingpong", "rc", "--timeout", "0.2"], b"0000:0000");
+    let error = told_by(at, &["pingpong", "rc", "--timeout", "2"], b"0000:0000");
     assert!(error.contains("the peer's address") && error.contains("only 9 came"), "{error}");
     let error = told_by(at, &["perftest", "write-bw"], b"GET / HTTP/1.1\r\n");
     assert!(error.contains("GET / HTTP/1.1") && error.contains("version"), "{error}");

@@ -241,14 +241,15 @@ impl Ablated {
 
     fn as_json(&self, rows: &[Ablated]) -> Value {
         let thousandth = |value: f64| (value * 1e3).round() / 1e3;
+        let millionth = |value: f64| (value * 1e6).round() / 1e6;
         let (_, row, what, _) = self.row();
         json!({
             "row": row,
             "what": what,
             "size": self.size,
             "gbps": thousandth(self.gbps()),
-            "mmsg_per_s": thousandth(self.per_s.median() / 1e6),
-            "mmsg_per_s_spread": self.per_s.spread().map(|per_s| thousandth(per_s / 1e6)),
+            "mmsg_per_s": millionth(self.per_s.median() / 1e6),
+            "mmsg_per_s_spread": self.per_s.spread().map(|per_s| millionth(per_s / 1e6)),
             "by_m1": thousandth(self.by_full(rows)),
             "by_m1_in_paper": self.by_full_in_paper(),
             "lat_us": {

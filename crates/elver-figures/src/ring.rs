@@ -226,14 +226,15 @@ impl Measured {
 
     fn as_json(&self) -> serde_json::Value {
         let thousandth = |value: f64| (value * 1e3).round() / 1e3;
+        let millionth = |value: f64| (value * 1e6).round() / 1e6;
         let mut row = json!({
             "design": self.design.name(),
             "size": self.size,
             "threads": 1,
             "mode": self.mode.name(),
             "gbps": thousandth(self.gbps()),
-            "mmsg_per_s": thousandth(self.per_s.median() / 1e6),
-            "mmsg_per_s_spread": self.per_s.spread().map(|per_s| thousandth(per_s / 1e6)),
+            "mmsg_per_s": millionth(self.per_s.median() / 1e6),
+            "mmsg_per_s_spread": self.per_s.spread().map(|per_s| millionth(per_s / 1e6)),
         });
         if self.mode == Mode::Latency {
             row["lat_us"] = json!({

@@ -439,8 +439,9 @@ mod tests {
         // Another thread serves the others.
         assert_eq!(copier.run(2, || None), None);
         assert_eq!(copier.run(2, || Some(vec![2])), Some(vec![2]));
-        let expected = CopierCounters { waited: 0, given_up: 1, bans: 1, refused: 1 };
-        assert_eq!(copier.counters(), expected);
+        // A thread's first allocation may wait for the process's other threads: that is no page either.
+        let CopierCounters { given_up, bans, refused, .. } = copier.counters();
+        assert_eq!((given_up, bans, refused), (1, 1, 1));
         drop(go_on);
     }
 

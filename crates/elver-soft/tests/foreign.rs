@@ -1,6 +1,7 @@
 //! Memory of other processes, and files shared with them.
 
 use std::fs::File;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
@@ -46,7 +47,11 @@ struct Sleeper(Child);
 impl Sleeper {
     fn new() -> Sleeper {
         let mut command = Command::new("cat");
-        Sleeper(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // Until it is another program, its memory is this one's.
+        child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        Sleeper(child)
     }
 
     fn pid(&self) -> Pid {

@@ -1,13 +1,15 @@
 //! Nodes on loopback addresses, each on a thread of its own.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use elver_node::config::Config;
-use elver_node::{Node, NodeThread};
+use elver_node::{Node, NodeError, NodeThread};
 use elver_portal::Listener;
+use elver_soft::SoftError;
 use elver_verbs::Gid;
 
 use crate::wait::wait_for;
@@ -108,7 +110,7 @@ impl Place {
     pub fn driven(&self, group: u8, host: u8) -> Node {
         let mut config = self.config(group, host);
         config.meta.servers = vec![self.registry(group)];
-        let mut node = Node::embedded(config).unwrap();
+        let mut node = opened(|| Node::embedded(config.clone()));
         wait_for("the node to find its meta server", || {
             node.poll();
             (node.status().registered > 0).then_some(())
@@ -131,16 +133,38 @@ impl TestNode {
     /// Starts a node.
     ///
     /// # Panics
-    /// If it cannot be started; its address or its port may be taken.
+    /// If it cannot be started; its address or its port may be another's.
     pub fn start(config: Config) -> TestNode {
         let (address, device) = (config.node.address, &config.node.device);
         let name = format!("elver-{device}-{}-{address}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // There is none, unless a program of this number did not end well.
-        let _ = std::fs::remove_file(&path);
-        let listener = Listener::bind(&path).unwrap();
-        let thread = Node::open(config, Some(listener)).unwrap().spawn().unwrap();
-        TestNode { path, gid: Gid::from(address), thread }
+        let node = opened(|| {
+            // There is none, unless a program of this number did not end well.
+            let _ = std::fs::remove_file(&path);
+            let listener = Listener::bind(&path).unwrap();
+            Node::open(config.clone(), Some(listener))
+        });
+        TestNode { path, gid: Gid::from(address), thread: node.spawn().unwrap() }
+    }
+}
+
+/// Opens a node when its address is free: what one had that has ended, a process that another test is just starting has
+/// as well, until it runs its program.
+fn opened(open: impl Fn() -> Result<Node, NodeError>) -> Node {
+    wait_for("a node's address to be free", || match open() {
+        Ok(node) => Some(node),
+        Err(error) if is_taken(&error) => None,
+        Err(error) => panic!("{error}"),
+    })
+}
+
+/// Whether somebody else has an address.
+fn is_taken(error: &NodeError) -> bool {
+    match error {
+        NodeError::Device(SoftError::Bind { reason, .. }) | NodeError::Listen { reason, .. } => {
+            reason.kind() == ErrorKind::AddrInUse
+        }
+        _ => false,
     }
 }
 

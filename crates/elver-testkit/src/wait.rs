@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// The longest that anything in a test may take: long against a busy machine, and nothing waits for it unless
 /// something is broken.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// [`PATIENCE`], as calls take it that can wait for ever.
 pub const WAIT: Option<Duration> = Some(PATIENCE);

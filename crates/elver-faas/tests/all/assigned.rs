@@ -91,10 +91,10 @@ fn nodes(group: u8) -> (Store, Store) {
 fn what_a_child_in_python_has_connected_stays_for_the_next() {
     let (near, far) = nodes(1);
     let function =
-        python("victor", 62_201, &["read"]) + &format!("destinations = [{:?}]\n", near.gid());
+        python("victor", 62_211, &["read"]) + &format!("destinations = [{:?}]\n", near.gid());
     let mut platform = near.platform_with_python(&function);
     std::fs::write(platform.code().join("handlers.py"), HANDLERS).unwrap();
-    let function = (62_201, "victor-read");
+    let function = (62_211, "victor-read");
     stays_connected(&platform, &near, &far, function);
     // What is no report, or none of what the child has, is nothing.
     let lies = json!({"lies": ["\n", "1 x y\n", "1 0 nowhere\n", "7 1 10.0.0.1\n", "1 0 10.0.0.1\n", "1 4000 10.0.0.1\n"]});

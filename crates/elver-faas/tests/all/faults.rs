@@ -119,7 +119,7 @@ fn who_leaves_its_group_has_no_more_time_for_it() {
 
 #[test]
 fn an_init_process_that_takes_no_orders_is_replaced() {
-    let mut platform = Platform::start("init_timeout_s = 3", &python("yves", 61_051, &["stops"]));
+    let mut platform = Platform::start("init_timeout_s = 10", &python("yves", 61_051, &["stops"]));
     for expected in [Start::Cold, Start::Fork] {
         assert_eq!(platform.answer("yves-stops", json!(null)).0, expected);
     }
@@ -177,13 +177,10 @@ fn a_handler_with_threads_has_them_in_each_request() {
             serde_json::from_slice(&asked.join().unwrap().unwrap().body).unwrap();
         assert_eq!(answer[0], json!(event));
     }
-    // A successor knows of the threads too.
-    let before = platform.list().processes.len();
+    // A successor knows of the threads too. It ends those that had not said yet that they serve.
     platform.kill();
     platform.start_again();
-    wait_for("the container to be found", || {
-        (platform.list().processes.len() == before).then_some(())
-    });
+    wait_for("the container to be found", || (!platform.list().processes.is_empty()).then_some(()));
     assert_eq!(platform.answer("xaver-pools", json!(9)).0, Start::Reuse);
     platform.end();
     wait_for_processes(61_062, 0);
@@ -299,7 +296,7 @@ fn bodies_have_a_limit() {
 #[test]
 fn who_is_not_the_owner_is_refused() {
     let functions =
-        python("grace", 61_017, &["echo"]) + "[owners.heidi]\nuid = 61018\ncallers = [61019]\n";
+        python("grace", 61_017, &["echo"]) + "[owners.heidi]\nuid = 61018\ncallers = [61079]\n";
     let functions = functions
         + "[functions.heidis]\nowner = \"heidi\"\ncode = \"@CODE@\"\nhandler = \"handlers.echo\"\n";
     let platform = Platform::start("", &functions);
@@ -310,8 +307,8 @@ fn who_is_not_the_owner_is_refused() {
         (61_017, "grace-echo", "200"),
         (61_017, "heidis", "404"),
         (61_018, "heidis", "200"),
-        (61_019, "heidis", "200"),
-        (61_019, "grace-echo", "404"),
+        (61_079, "heidis", "200"),
+        (61_079, "grace-echo", "404"),
     ] {
         assert_eq!(ask_as(&platform, uid, function), status, "{function} for {uid}");
     }

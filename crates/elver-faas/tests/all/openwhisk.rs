@@ -284,12 +284,13 @@ def main(args):
     }
     assert_eq!(action.run(json!({"answer": [1, 2]})).1, json!([1, 2]));
     // Late: ended by its deadline.
-    let soon = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_millis(300);
+    let soon = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(2);
     let late = json!({"value": {"sleep": true}, "deadline": soon.as_millis().to_string()});
     let (status, answer, [out, _]) = action.run_whole(&late.to_string());
     assert_eq!(status, 200);
     assert!(answer["error"].as_str().unwrap().contains("by its deadline"), "{answer}");
-    assert_eq!(out, ["sleeps"]);
+    // On a machine that has too much to do it may be ended before it says so.
+    assert!(out.is_empty() || out == ["sleeps"], "{out:?}");
     right();
 }
 

@@ -25,6 +25,9 @@ const UID: u32 = 62_201;
 /// Requests at once.
 const CALLERS: usize = 4;
 
+/// One in so many requests has its child killed at least.
+const KILLED_MIN: u64 = 20;
+
 /// Name of the variable that tells the test that its process is its own.
 const ALONE: &str = "ELVER_SOAK_ALONE";
 
@@ -44,6 +47,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 /// What became of the requests.
 #[derive(Debug, Default)]
 struct Counts {
+    asked: AtomicU64,
     answered: AtomicU64,
     ended: AtomicU64,
     killed: AtomicU64,
@@ -73,15 +77,22 @@ fn every_tenth_child_is_killed_and_nothing_is_lost() {
     let init = parent_of_children(UID);
     let (socket, event) = (platform.socket(), store.event(json!({})).to_string());
     let begun = Instant::now();
+    let total = seconds * rate;
     let (first, last) = std::thread::scope(|scope| {
         let counts = &counts;
         let callers: Vec<_> = (0..CALLERS as u64)
             .map(|caller| {
                 let (socket, event) = (&socket, &event);
                 scope.spawn(move || {
-                    let total = seconds * rate;
                     let mut line = Caller::connect(socket);
-                    for at in (caller..total).step_by(CALLERS) {
+                    for at in (caller..).step_by(CALLERS) {
+                        // A killer who got no core goes on when he has one.
+                        let is_late = begun.elapsed() > Duration::from_secs(seconds) + PATIENCE;
+                        let killed = counts.killed.load(Ordering::Relaxed);
+                        if at >= total && (killed * KILLED_MIN >= total || is_late) {
+                            break;
+                        }
+                        counts.asked.fetch_add(1, Ordering::Relaxed);
                         let due = begun + Duration::from_micros(at * 1_000_000 / rate);
                         std::thread::sleep(due.saturating_duration_since(Instant::now()));
                         line.ask(event, counts);
@@ -99,14 +110,15 @@ fn every_tenth_child_is_killed_and_nothing_is_lost() {
         (first, memory_kb(UID))
     });
     let took = begun.elapsed().as_secs_f64();
-    let [answered, ended, killed] =
-        [&counts.answered, &counts.ended, &counts.killed].map(|of| of.load(Ordering::Relaxed));
+    let [asked, answered, ended, killed] =
+        [&counts.asked, &counts.answered, &counts.ended, &counts.killed]
+            .map(|of| of.load(Ordering::Relaxed));
     println!(
         "{answered} answered, {ended} ended before, {killed} killed in {took:.1} s, {:.0} starts/s; {first} then {last} KB",
         (answered + ended) as f64 / took
     );
-    assert_eq!(answered + ended, seconds * rate);
-    assert!(killed * 20 >= seconds * rate && ended <= killed, "{killed} killed");
+    assert_eq!(answered + ended, asked);
+    assert!(killed * KILLED_MIN >= total && ended <= killed, "{killed} killed");
     // The container has its two processes, and the tables are empty but for one.
     wait_for_processes(UID, 2);
     let table = platform.list().processes;

@@ -139,7 +139,8 @@ fn does_the_same(platform: &str, owner: &str, uid: u32) {
     assert_eq!(seen["scratch"], true);
     assert_eq!(seen["capabilities"], "0".repeat(32));
     assert_eq!(seen["code"].as_array().unwrap().len(), 2);
-    // A successor finds the container, and ends it.
+    // A successor finds the container, and ends it. Both have said that they serve.
+    assert_eq!(platform.answer(&look, json!(null)).0, Start::Fork);
     platform.kill();
     platform.start_again();
     wait_for("the container to be found", || (platform.list().processes.len() == 2).then_some(()));

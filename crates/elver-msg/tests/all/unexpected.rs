@@ -1,5 +1,7 @@
 //! Messages that nobody waits for: they are held, as many as there is credit for, and hold nobody else up.
 
+use std::sync::Barrier;
+
 use crate::common::{TestNode, config, content, together};
 use elver_msg::{Options, Source, Tag};
 
@@ -87,15 +89,19 @@ fn what_is_waited_for_has_room_behind_what_is_held() {
 #[test]
 fn credit_comes_back_when_messages_are_received() {
     let node = TestNode::start(config(31, 1));
+    let counted = Barrier::new(2);
     together(&[&node], 2, small(), |group| {
         if group.rank() == 0 {
             let requests: Vec<_> =
                 (0..100_u32).map(|at| group.isend(1, at, &at.to_le_bytes()).unwrap()).collect();
             let over = || requests.iter().filter(|request| request.test().unwrap()).count();
-            assert_eq!(over(), 16);
+            let told = over();
+            counted.wait();
+            assert_eq!(told, 16);
             group.send(1, 1_000, b"").unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(over(), 100);
         } else {
+            counted.wait();
             // Those that are held can be received in any order; each makes room for one.
             for at in (0..16).rev().chain(16..100) {
                 assert_eq!(group.recv_vec(Source::Any, at).unwrap().1, at.to_le_bytes());

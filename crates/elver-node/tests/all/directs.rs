@@ -192,13 +192,21 @@ fn who_guesses_keys_is_not_told_for_a_while() {
     let node = node(config);
     let (mut owner, mut other) = (client(&node), Reacher::new(&node, &address));
     let region = owner.alloc(64).unwrap();
+    let began = Instant::now();
     for guess in 0..1_200 {
         assert_eq!(code(other.reach(guess)), RefusalCode::NoSuchMr);
     }
-    assert_eq!(code(other.reach(region.rkey)), RefusalCode::NoSuchMr);
+    // One guess is forgiven each 100 ms: that may be between two requests, not between all of these.
+    let is_kept_out = (0..50).any(|_| {
+        assert_eq!(code(other.reach(0)), RefusalCode::NoSuchMr);
+        other.reach(region.rkey).is_err()
+    });
+    assert!(is_kept_out);
+    let forgiven = 10 * (began.elapsed().as_secs() + 1);
     let core = node.status().unwrap().core;
-    assert!((1_000..1_100).contains(&core["mr_keys_wrong"]), "{}", core["mr_keys_wrong"]);
-    assert!(core["mr_keys_refused"] >= 100);
+    let wrong = core["mr_keys_wrong"];
+    assert!((1_000..=1_000 + forgiven).contains(&wrong), "{wrong}, {forgiven} forgiven");
+    assert!(core["mr_keys_refused"] > 0);
 }
 
 /// Whether a request has an answer by now.
@@ -288,18 +296,26 @@ fn who_stands_still_behind_its_session_is_waited_for_so_long_and_so_many() {
     let region = owner.alloc(64).unwrap();
     let began = Instant::now();
     let mut gates = Vec::new();
-    for _ in 0..80 {
+    let enters = || {
         let mut other = Reacher::new(&node, &address);
         let (there, _) = other.reach(region.rkey).unwrap();
         let mut gate = other.gate.take().unwrap();
         // It never leaves.
         std::mem::forget(gate.enter(there.door, there.generation).unwrap());
-        gates.push(gate);
+        (other, gate)
+    };
+    for _ in 0..79 {
+        gates.push(enters().1);
     }
-    crate::common::wait_for("the sessions to end", || {
-        (node.status().unwrap().sessions.len() == 1).then_some(())
+    // The last one's session ends behind the request, so that nobody's patience is over before it.
+    let (last, gate) = enters();
+    gates.push(gate);
+    crate::common::wait_for("the other sessions to end", || {
+        (node.status().unwrap().sessions.len() == 2).then_some(())
     });
-    let refused = owner.done(&Command::DeregisterMr { lkey: region.lkey });
+    let request = owner.begin(&Command::DeregisterMr { lkey: region.lkey });
+    drop(last);
+    let refused = owner.answer(request, |answer| matches!(answer, Answer::Done).then_some(()));
     assert_eq!(code(refused), RefusalCode::Busy);
     assert!(began.elapsed() >= Duration::from_millis(400));
     let next = owner.alloc(64).unwrap();

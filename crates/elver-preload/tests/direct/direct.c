@@ -700,7 +700,7 @@ int main(int argc, char **argv)
 	while (at < (int)(sizeof cases / sizeof *cases) && strcmp(cases[at].name, argv[1]))
 		at++;
 	MUST(at < (int)(sizeof cases / sizeof *cases));
-	alarm(50);
+	alarm(250);
 	const char *how = argc > 4 ? argv[4] : "";
 	MUST(!socketpair(AF_UNIX, SOCK_STREAM, 0, lines));
 	pid_t first = getpid(), child = fork();
@@ -710,7 +710,7 @@ int main(int argc, char **argv)
 	if (!child) {
 		who = "target";
 		other = first;
-		alarm(50);
+		alarm(250);
 		if (*how && strcmp(how, "other-pids"))
 			become_nobody(strcmp(how, "closed") != 0);
 		if (!strcmp(how, "other-pids")) {
@@ -723,7 +723,7 @@ int main(int argc, char **argv)
 				MUST(waitpid(inner, &status, 0) == inner);
 				return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 			}
-			alarm(50);
+			alarm(250);
 		}
 		open_device();
 		cases[at].target();

@@ -117,12 +117,13 @@ fn who_sleeps_is_woken() {
                         ends.sender.poll().unwrap();
                         std::thread::yield_now();
                     }
-                    naps = ends.sender.carrier().counters().peer_naps;
                     ends.sender.send(&bytes, WAIT).unwrap();
                     ends.sender.flush().unwrap();
                     let counters = ends.sender.carrier().counters();
                     assert!(counters.wakings > wakings, "{counters:?}, {wakings} before");
-                    wakings = counters.wakings;
+                    // The nap that it was woken from may be a later one than was waited for: it may have woken by
+                    // itself meanwhile, and lain down again.
+                    (naps, wakings) = (counters.peer_naps, counters.wakings);
                     answered += 1;
                 }
                 assert_eq!(answered, ROUNDS);

@@ -931,12 +931,12 @@ static int intrudes(const char *other, const char *own) {
     fflush(stdout);
     char offer[50] = "ELVTCP\1\2", heard[100];
     int met = 0;
-    for (double until = now() + 10; now() < until;) {
+    for (double until = now() + 10; now() < until && !told;) {
         ssize_t sent = sendto(fd, "ELVTCP\1\1", 8, 0, (void *)&there, there_len);
         sendto(fd, offer, sizeof offer, 0, (void *)&there, there_len);
         ssize_t n = recv(fd, heard, sizeof heard, 0);
         told += n > 8;
-        if (sent > 0 && !met++) until = now() + 0.4;
+        if (sent > 0 && !met++) until = now() + 2;
         poll(0, 0, 1);
     }
     puts(told ? "told" : "not told");

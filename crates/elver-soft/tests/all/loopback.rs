@@ -49,7 +49,7 @@ fn without_segmentation() {
 #[test]
 fn segmentation_on_one_side_of_the_wire_only() {
     megabytes_both_ways(13, |config| config.gro = false);
-    megabytes_both_ways(13, |config| config.gso = false);
+    megabytes_both_ways(23, |config| config.gso = false);
 }
 
 /// Several messages in turns of a few packets, in trains that are looked behind.
@@ -153,10 +153,15 @@ fn a_thread_drives_the_peer_in_every_mode() {
 
 #[test]
 fn an_address_is_taken_once() {
-    let ip = IpAddr::from([127, 0, 19, 1]);
+    let ip = IpAddr::from([127, 0, 24, 1]);
     let first = elver_soft::SoftDevice::open(SoftConfig::for_address(ip)).unwrap();
     let error = elver_soft::SoftDevice::open(SoftConfig::for_address(ip)).err().unwrap();
-    assert!(error.to_string().contains("127.0.19.1:4791"), "{error}");
+    assert!(error.to_string().contains("127.0.24.1:4791"), "{error}");
     drop(first);
-    elver_soft::SoftDevice::open(SoftConfig::for_address(ip)).unwrap();
+    // A child that another test starts just now has a copy of the socket until it is another program.
+    let limit = Instant::now() + Duration::from_secs(30);
+    while let Err(error) = elver_soft::SoftDevice::open(SoftConfig::for_address(ip)) {
+        assert!(Instant::now() < limit, "{error}");
+        std::thread::yield_now();
+    }
 }

@@ -275,6 +275,7 @@ fn a_task_that_its_waker_runs_at_once_finds_the_streams_free() {
 #[test]
 fn what_is_ready_is_told_without_arming() {
     let node = TestNode::start(config(33, 1));
+    let (full, is_full) = mpsc::channel();
     pair(
         (&node, &node),
         SMALL,
@@ -283,6 +284,7 @@ fn what_is_ready_is_told_without_arming() {
             assert!(stream.is_ready(Interest::Writable));
             while stream.write(&[7; 500]).is_ok() {}
             assert!(!stream.is_ready(Interest::Writable));
+            full.send(()).unwrap();
             while !stream.is_ready(Interest::Both) {
                 std::thread::yield_now();
             }
@@ -293,8 +295,9 @@ fn what_is_ready_is_told_without_arming() {
             assert!(!stream.is_ready(Interest::Readable));
             assert_eq!(stream.counters().wire.naps, 0);
         },
-        |_session, mut stream| {
+        move |_session, mut stream| {
             let mut bytes = [0; 1_000];
+            is_full.recv().unwrap();
             stream.read_exact(&mut bytes).unwrap();
             stream.write_all(&[1]).unwrap();
             // Until the peer has closed.

@@ -152,16 +152,22 @@ fn a_connect_that_is_refused_leaves_the_vqp_as_it_was() {
     let (here, there) = (session_at(&node), session_at(&meta));
     let (local, remote) =
         (here.alloc(LEN.into(), ALL).unwrap(), there.alloc(LEN.into(), ALL).unwrap());
-    let vqp = here.create_vqp(VqpOptions::default()).unwrap();
-    vqp.qconnect(meta.gid, 0).unwrap();
+    let bound = there.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    // Its SEND is outstanding until it is received.
+    let options = VqpOptions { confirm_sends: true, ..VqpOptions::default() };
+    let vqp = here.create_vqp(options).unwrap();
+    vqp.qconnect(meta.gid, port).unwrap();
+    vqp.post_send(&[wr(0, SendOp::Send, &[local.sge(0, 8)])]).unwrap();
     let read = |wr_id| wr(wr_id, SendOp::Read(remote.remote(0)), &[]);
-    for wr_id in 0..8 {
+    for wr_id in 1..8 {
         let sges = [local.sge(0, LEN)];
         vqp.post_send(&[SendWr { payload: Payload::Sges(&sges), ..read(wr_id) }]).unwrap();
     }
     let refused = vqp.qconnect(meta.gid, 0);
     let expected = RefusalCode::State;
     assert!(matches!(refused, Err(Error::Refused { code, .. }) if code == expected), "{refused:?}");
+    bound.post_recv(&[RecvWr { wr_id: 1, sges: &[remote.sge(0, 8)] }]).unwrap();
     for wr_id in 0..8 {
         let wc = completion(&vqp);
         assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));

@@ -79,10 +79,15 @@ fn who_knows_the_secret_is_in_the_cluster_and_nobody_else() {
         let report = &refused.report;
         assert!(report.starts_with("elverd: cannot register at "), "{report}");
         assert!(report.contains(&registry) && report.contains(reason), "{report}");
-        let status = refused.daemon.status();
+        // The engine hears of it a moment after the operator.
+        let status = wait_for("the engine to hear of it", || {
+            let status = refused.daemon.status();
+            let has_heard =
+                !status.refusals.is_empty() && status.engine["registrations_refused"] > 0;
+            has_heard.then_some(status)
+        });
         assert_eq!((status.registered, status.meta_servers.len()), (0, 0));
         assert!(status.refusals[0].reason.contains(reason), "{status:?}");
-        assert!(status.engine["registrations_refused"] > 0);
         // Nobody finds it.
         let found = client.qconnect(vqp, gid(&refused.daemon.address), 0);
         assert_eq!(found.unwrap_err().0, RefusalCode::NoSuchNode);
@@ -104,6 +109,9 @@ fn a_node_with_a_secret_takes_no_registry_without_it() {
     assert!(refused.report.contains("does not prove that it knows"), "{}", refused.report);
     let status = refused.daemon.status();
     assert_eq!((status.registered, status.meta_servers.len()), (0, 0));
+    wait_for("the impostor to have itself", || {
+        (registry_counter(&impostor, "registered") > 0).then_some(())
+    });
     assert_eq!(registry_counter(&impostor, "registered"), 1, "itself alone");
 
     // Neither one that has another.
@@ -235,7 +243,10 @@ fn a_node_takes_no_others_address() {
     let server = relaxed.registry.unwrap();
     let mut allowed = stranger(server, &others, &own, Some(SECRET));
     result(&mut allowed).unwrap();
-    assert_eq!(registry_counter(&strict, "refused"), 1);
+    // It answers before it counts.
+    wait_for("the refusal to be counted", || {
+        (registry_counter(&strict, "refused") == 1).then_some(())
+    });
     assert_eq!(registry_counter(&relaxed, "refused"), 0);
 }
 

@@ -199,7 +199,7 @@ fn who_gives_back_and_lives_on_is_waited_for_as_long_as_the_set_lives() {
 /// A VQP with the destination of all is not one session's to have elsewhere, nor is what there is not.
 #[test]
 fn only_what_was_prepared_without_a_destination_is_assigned_one() {
-    let (mut engine, _outlet) = engine([127, 99, 3, 7]);
+    let (mut engine, _outlet) = engine([127, 99, 3, 61]);
     let mut user = session(&mut engine, USER);
     let mut other = session(&mut engine, USER);
     assert_eq!(ask(&mut engine, &mut user, 1, &prepare(2, 2, 0)), None);

@@ -14,7 +14,7 @@ use elver_verbs::{
 };
 
 /// Long against a busy machine; no test waits for it unless something is broken.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `done` gives something.
 pub fn wait_for<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
