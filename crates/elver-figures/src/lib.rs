@@ -25,6 +25,7 @@ mod memory;
 mod mesh;
 mod open;
 mod pool;
+mod programs;
 mod qos;
 mod report;
 mod ring;
@@ -84,6 +85,8 @@ pub enum Bench {
     Stream(stream::StreamArgs),
     /// Calls of 64 bytes by how many are under way, beside gRPC's.
     Rpc(rpc::RpcArgs),
+    /// Unmodified verbs programs by `elver run`: perftest beside UCX's shared memory and `elver perf`.
+    Programs(programs::ProgramsArgs),
     /// Many connects at once to one node.
     Storm(storm::StormArgs),
     /// The high class of VQPs beside a flood of the low class.
@@ -116,6 +119,7 @@ pub fn run(bench: &Bench, programs: &Programs) -> Result<(), Failure> {
         Bench::Cases(args) => cases::run(args),
         Bench::Stream(args) => stream::run(args),
         Bench::Rpc(args) => rpc::run(args),
+        Bench::Programs(args) => programs::run(args, programs),
         Bench::Storm(args) => storm::run(args, programs),
         Bench::Qos(args) => qos::run(args),
     }

@@ -1,4 +1,4 @@
-//! Debian's programs whose ends meet by rdma_cm, one in each of two network namespaces: as on two hosts.
+//! Debian's programs, one end in each of two network namespaces: as on two hosts. Most meet by rdma_cm.
 
 use std::path::Path;
 
@@ -10,13 +10,17 @@ use super::process::{Call, Runner};
 use super::programs::{item, split};
 
 /// The transport, the server's words, and those that its client has besides, before the server's address.
-const PAIRS: [(&str, &str, &str); 6] = [
+const PAIRS: [(&str, &str, &str); 9] = [
     ("RC", "rping -C 5 -V", "-c -a"),
     ("RC", "ucmatose", "-s"),
     ("UD", "udaddy", "-s"),
     ("RC", "ib_write_bw -n 200 -R", ""),
     ("RC", "ib_read_lat -n 200 -R", ""),
     ("RC", "ib_send_bw -n 200 -R", ""),
+    // All sizes, up to 8 MiB.
+    ("RC", "ib_read_lat -a -n 20", ""),
+    ("RC", "ib_write_bw -a -n 20", ""),
+    ("RC", "ib_send_bw -a -n 20", ""),
 ];
 /// What rping's server is told besides.
 const SERVES: (&str, &str) = ("rping", "-s");
