@@ -12,7 +12,6 @@
 //! the same bytes.
 #![no_std]
 #![forbid(unsafe_code)]
-#![warn(clippy::missing_errors_doc)]
 
 extern crate alloc;
 #[macro_use(bug, count_off)]

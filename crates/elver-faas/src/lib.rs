@@ -17,7 +17,6 @@
 //!   elver-python: sessions can be inherited from the process alone that prepared them, and that is Python's.
 
 #![forbid(unsafe_code)]
-#![warn(clippy::missing_errors_doc)]
 
 mod accepting;
 pub mod action;

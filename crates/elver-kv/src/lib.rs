@@ -114,7 +114,6 @@
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
-#![warn(clippy::missing_errors_doc)]
 
 extern crate alloc;
 

@@ -7,7 +7,6 @@
 //! whole to a peer; see [`SoftMemory::of_process`].
 
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
-#![warn(clippy::missing_errors_doc)]
 
 mod copier;
 mod error;

@@ -5,7 +5,6 @@
 //! a cluster; [`config`] is what it is made with, and [`Status`] how it is.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
-#![warn(clippy::missing_errors_doc)]
 
 mod asking;
 pub mod capture;

@@ -82,6 +82,10 @@ pub fn idle(device: &mut SoftDevice, mode: IdleMode, empty: u32) {
 }
 
 /// The address that the route to `server` starts from.
+///
+/// # Errors
+///
+/// There is no route; [`Failure::Unusable`] for an address of this host's own.
 pub fn own_address(server: IpAddr) -> Result<IpAddr, Failure> {
     let any: IpAddr = if server.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
     let socket = UdpSocket::bind((any, 0))?;

@@ -45,6 +45,10 @@ enum LinkKind {
 
 impl LinkArgs {
     /// Opens the frame link that was asked for; none where packets travel over the kernel's UDP.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Unusable`] for arguments that do not go together; else what the system says of the interface.
     pub fn open(&self) -> Result<Option<FrameLink>, Failure> {
         if self.link == LinkKind::Udp {
             if !self.local.is_empty() || self.mac.is_some() || !self.gateway.is_empty() {

@@ -30,7 +30,6 @@
 
 // A model has no files to map, and takes rings without the ends around them.
 #![cfg_attr(loom, allow(dead_code))]
-#![warn(clippy::missing_errors_doc)]
 
 mod command;
 mod ends;

@@ -51,8 +51,6 @@
 //!
 //! `unsafe` stands in [`memory`](Slots), where slots are touched, and at its three callers.
 
-#![warn(clippy::missing_errors_doc)]
-
 mod carrier;
 mod connect;
 mod ends;

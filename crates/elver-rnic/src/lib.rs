@@ -20,7 +20,6 @@
 //! [`Config::max_dc_contexts`] of them.
 #![no_std]
 #![forbid(unsafe_code)]
-#![warn(clippy::missing_errors_doc)]
 
 extern crate alloc;
 /// For [`calls_of_rnic`].

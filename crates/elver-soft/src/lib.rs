@@ -13,7 +13,6 @@
 //! the kernel about an interface), `publish` (memory shared with other processes) and
 //! `frames::adopt` (descriptors that the process was started with).
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
-#![warn(clippy::missing_errors_doc)]
 
 mod bypass;
 mod capture;

@@ -53,6 +53,10 @@ pub struct HostKnown {
 impl Hosts {
     /// Opens so many on the addresses from `first` on, and puts their records into the table of the
     /// meta server `meta`.
+    ///
+    /// # Errors
+    ///
+    /// Too many, a device that cannot be opened, or a table that has no room.
     pub fn open(first: Ipv4Addr, count: u32, meta: &mut Core<SoftDevice>) -> Result<Hosts> {
         ensure!(count <= HOSTS_MAX, "{count} hosts, of at most {HOSTS_MAX}");
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create")?;
@@ -80,6 +84,10 @@ impl Hosts {
     }
 
     /// Those that have packets take them; one of the others looks at its timers.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
     pub fn poll(&mut self) -> Result<()> {
         if self.hosts.is_empty() {
             return Ok(());

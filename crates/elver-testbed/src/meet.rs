@@ -18,11 +18,19 @@ pub struct Meet {
 
 impl Meet {
     /// Waits for the other end, spinning.
+    ///
+    /// # Errors
+    ///
+    /// The other end does not come in time.
     pub fn wait(&self) -> Result<()> {
         self.wait_while(std::thread::yield_now)
     }
 
     /// The same, with something to do meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The other end does not come in time.
     pub fn wait_while(&self, mut doing: impl FnMut()) -> Result<()> {
         self.here.fetch_add(1, Ordering::AcqRel);
         let start = Instant::now();

@@ -50,6 +50,10 @@ impl Region {
     }
 
     /// Its first word.
+    ///
+    /// # Errors
+    ///
+    /// The memory has no 8 bytes.
     pub fn word(&self) -> Result<u64> {
         let mut bytes = [0; 8];
         self.memory.read(0, &mut bytes)?;
@@ -127,6 +131,10 @@ impl Node {
     }
 
     /// Makes the RC QP that all VQPs of this node to `gid` share.
+    ///
+    /// # Errors
+    ///
+    /// As [`Node::connect`].
     pub fn link_to(&mut self, gid: Gid, port: u16) -> Result<()> {
         let vqp = self.vqp(VqpInit::default())?;
         let shared = ConnectOptions { policy: elver_core::Policy::Lite, uncached: false };
@@ -135,6 +143,10 @@ impl Node {
     }
 
     /// Has the records of these nodes looked up, and remembers them. `beside` runs every time.
+    ///
+    /// # Errors
+    ///
+    /// One of them is in no table, or does not answer in time.
     pub fn learn(&mut self, gids: &[Gid], mut beside: impl FnMut()) -> Result<()> {
         self.node.core().warm(self.client, gids, 0, now())?;
         let start = Instant::now();
@@ -158,6 +170,10 @@ impl Node {
     }
 
     /// Memory that everybody may access.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory, or no room for another region.
     pub fn region(&mut self, len: u64) -> Result<Region> {
         let memory = self.node.core().device().alloc_memory(len)?;
         let info = self.node.core().reg_mr(self.client, memory.clone(), None, ALL)?;
@@ -165,6 +181,10 @@ impl Node {
     }
 
     /// How long it takes to register so many bytes that are there; they are given back again.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory, or no room for another region.
     pub fn reg_and_dereg(&mut self, len: u64) -> Result<Duration> {
         let memory = self.node.core().device().alloc_memory(len)?;
         memory.write(0, &vec![1; len as usize])?;
@@ -176,22 +196,38 @@ impl Node {
     }
 
     /// A new VQP.
+    ///
+    /// # Errors
+    ///
+    /// A limit of the core's or of the client's.
     pub fn vqp(&mut self, init: VqpInit) -> Result<VqpId> {
         Ok(self.node.core().vqp_create(self.client, init)?)
     }
 
     /// Binds a VQP to a port, or to any for 0; the port.
+    ///
+    /// # Errors
+    ///
+    /// The port is another VQP's, or none is free.
     pub fn bind(&mut self, vqp: VqpId, port: u16) -> Result<u16> {
         Ok(self.node.core().qbind(self.client, vqp, port)?)
     }
 
     /// Destroys a VQP.
+    ///
+    /// # Errors
+    ///
+    /// There is no such VQP.
     #[inline]
     pub fn destroy(&mut self, vqp: VqpId) -> Result<()> {
         Ok(self.node.core().vqp_destroy(self.client, vqp, now())?)
     }
 
     /// Begins to connect; what it came to if that was at hand.
+    ///
+    /// # Errors
+    ///
+    /// There is no such VQP, or it may not connect now.
     #[inline]
     pub fn begin_connect(
         &mut self,
@@ -219,6 +255,10 @@ impl Node {
     }
 
     /// Connects, and waits for it.
+    ///
+    /// # Errors
+    ///
+    /// The node is not known, does not answer in time, or refuses.
     pub fn connect(
         &mut self,
         vqp: VqpId,
@@ -244,12 +284,20 @@ impl Node {
     }
 
     /// Posts sends.
+    ///
+    /// # Errors
+    ///
+    /// What the core refuses; those before it are posted.
     #[inline]
     pub fn post(&mut self, vqp: VqpId, wrs: &[SendWr<'_>]) -> Result<()> {
         self.node.core().post_send(self.client, vqp, wrs, now()).map_err(|(_, error)| error.into())
     }
 
     /// Posts receives.
+    ///
+    /// # Errors
+    ///
+    /// What the core refuses; those before it are posted.
     pub fn post_recv(&mut self, vqp: VqpId, wrs: &[RecvWr<'_>]) -> Result<()> {
         self.node.core().post_recv(self.client, vqp, wrs, now()).map_err(|(_, error)| error.into())
     }
@@ -274,6 +322,10 @@ pub fn blank<const N: usize>() -> [Completion; N] {
 }
 
 /// Fails for a completion that is none of success.
+///
+/// # Errors
+///
+/// Its status.
 pub fn succeeded(completion: &Completion) -> Result<()> {
     match completion.wc.status {
         WcStatus::Success => Ok(()),

@@ -46,6 +46,10 @@ pub struct Crowded {
 
 /// Runs `client` with a node at the near end; at the far end a meta server stands, which `serve`
 /// runs beside after each round, and an idle node.
+///
+/// # Errors
+///
+/// What failed at either end; somebody who is not root, between namespaces.
 pub fn run<C: Send, S: Send>(
     placement: Placement,
     config: &Config,
@@ -57,6 +61,10 @@ pub fn run<C: Send, S: Send>(
 }
 
 /// The same, with further hosts at the far end, on its thread.
+///
+/// # Errors
+///
+/// What failed at either end; somebody who is not root, between namespaces.
 pub fn run_among<C: Send, S: Send>(
     placement: Placement,
     config: &Config,
@@ -108,6 +116,10 @@ pub fn run_among<C: Send, S: Send>(
 /// Runs `job` with a node at either end, and a meta server beside the second of them, on its thread:
 /// `job` is given the node, the meta server where it is there to be driven, the other node's GID,
 /// and which end it is. Results are in that order.
+///
+/// # Errors
+///
+/// What failed at either end; somebody who is not root, between namespaces.
 pub fn run_both<T: Send>(
     placement: Placement,
     config: &Config,

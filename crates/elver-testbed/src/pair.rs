@@ -95,6 +95,10 @@ impl Client {
     }
 
     /// Accepts the client's connection; fails if it ended without one.
+    ///
+    /// # Errors
+    ///
+    /// The client ended without connecting; or what the system says.
     pub fn accept(&self, listener: &TcpListener) -> Result<(TcpStream, SocketAddr)> {
         listener.set_nonblocking(true)?;
         while !self.is_gone() {
@@ -127,6 +131,10 @@ impl Drop for Ends {
 }
 
 /// Runs `server`, which lets the client begin, and `client`.
+///
+/// # Errors
+///
+/// What failed at either end; [`Failure::Unusable`] for who is not root, between namespaces.
 pub fn run<S: Send, C: Send>(
     placement: Placement,
     server: impl FnOnce(End, &Client) -> Result<S> + Send,
@@ -194,6 +202,10 @@ fn wait_for(begin: &Receiver<()>) -> Result<()> {
 }
 
 /// Gives the server's end the addresses from [`End::hosts`] on.
+///
+/// # Errors
+///
+/// `ip` cannot be run, or refuses.
 pub fn stand_for(placement: Placement, end: End) -> Result<()> {
     match placement {
         Placement::Netns => stand_for_hosts(end.hosts, "elver1"),

@@ -54,6 +54,10 @@ impl Programs {
     }
 
     /// The `elverd` beside our own program, else the one that the PATH has.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Unusable`] if there is none, with how it is built.
     pub fn elverd(&self) -> Result<PathBuf, Failure> {
         let beside = self.own.parent();
         // Test programs stand a directory below the programs.

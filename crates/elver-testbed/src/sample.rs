@@ -21,6 +21,10 @@ pub struct Sample {
 
 impl Sample {
     /// One that has seen nothing.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the latencies.
     pub fn new() -> Result<Sample> {
         let latency = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)?;
         Ok(Sample { latency, seconds: 0.0, weight: 1 })
@@ -33,6 +37,10 @@ impl Sample {
     }
 
     /// Whose latencies are each a batch's of so many operations.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the latencies.
     pub fn of_batches(batch: usize) -> Result<Sample> {
         Ok(Sample { weight: batch as u64, ..Sample::new()? })
     }

@@ -38,6 +38,10 @@ const LOOKS: usize = 4;
 
 /// Connects to the first echo of 8 bytes, `clients` of them under way at any time, both sides
 /// spinning on sockets that do not block.
+///
+/// # Errors
+///
+/// What failed at either end; somebody who is not root, between namespaces.
 pub fn connects(placement: Placement, clients: u32, duration: Duration) -> Result<Sample, Failure> {
     let (_, sample) = pair::run(
         placement,
@@ -56,6 +60,10 @@ pub fn connects(placement: Placement, clients: u32, duration: Duration) -> Resul
 }
 
 /// Connects of this thread's host to a server on another.
+///
+/// # Errors
+///
+/// What the system says, or an echo that is another.
 pub fn ask(server: SocketAddr, clients: u32, duration: Duration) -> Result<Sample> {
     let mut sample = Sample::new()?;
     let mut flights: Vec<Flight> =
@@ -75,6 +83,10 @@ pub fn ask(server: SocketAddr, clients: u32, duration: Duration) -> Result<Sampl
 
 /// From connect to echo, once. Who is not alone on its core lets others have it, and sleeps in the
 /// end.
+///
+/// # Errors
+///
+/// What the system says, or an echo that is another.
 pub fn connect_once(server: SocketAddr, alone: bool) -> Result<Duration> {
     let mut flight = Flight::begin(server)?;
     while !flight.progress()? {
@@ -86,6 +98,10 @@ pub fn connect_once(server: SocketAddr, alone: bool) -> Result<Duration> {
 }
 
 /// Answers on a socket that listens, on a thread and a core of its own, while `job` runs.
+///
+/// # Errors
+///
+/// What the job says, or the system.
 pub fn while_serving<T>(listener: &TcpListener, job: impl FnOnce() -> Result<T>) -> Result<T> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -107,6 +123,10 @@ pub fn while_serving<T>(listener: &TcpListener, job: impl FnOnce() -> Result<T>)
 
 /// One end's part of a full mesh: opens `targets`, each to the own end or to the peer's, and serves
 /// what comes, until both ends have all their echoes.
+///
+/// # Errors
+///
+/// What the system says, or a peer that did not get ready or sent something else.
 pub fn mesh_end(end: End, targets: &[Target], meet: &Meet) -> Result<Duration> {
     let listener = listen((end.own, PORT).into())?;
     meet.wait()?;
@@ -147,6 +167,10 @@ pub fn mesh_end(end: End, targets: &[Target], meet: &Meet) -> Result<Duration> {
 }
 
 /// A socket that listens, and does not block.
+///
+/// # Errors
+///
+/// What the system says: the address is not this host's, or somebody listens there.
 pub fn listen(at: SocketAddr) -> Result<TcpListener> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::NONBLOCK, None)?;

@@ -74,6 +74,10 @@ impl Way {
     }
 
     /// Whether it was connected by what it should be.
+    ///
+    /// # Errors
+    ///
+    /// It was connected otherwise.
     pub fn check(&self, via: Via) -> Result<()> {
         ensure!(self.via.contains(&via), "{} connected by {via:?}", self.name);
         Ok(())

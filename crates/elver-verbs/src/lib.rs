@@ -12,7 +12,6 @@
 //! in it is locked.
 #![no_std]
 #![forbid(unsafe_code)]
-#![warn(clippy::missing_errors_doc)]
 
 extern crate alloc;
 

@@ -73,6 +73,8 @@ impl Part<'_> {
                 command.args(["--address", &own.to_string()]);
             }
             command.arg("--");
+            // Ends that give up on each other soon would be measured by packets.
+            command.env("ELVER_DIRECT_PATIENCE_MS", "20000");
         }
         command.args(self.words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         die_with_parent(&mut command);

@@ -92,6 +92,10 @@ pub struct Load {
 
 impl Load {
     /// Checks a combination of arguments.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Unusable`] for what the transport does not have, or sizes and depths out of range.
     pub fn new(op: Op, args: &LoadArgs) -> Result<Load, Failure> {
         let transport = args.transport;
         let one_sided_reply = matches!(op, Op::Read | Op::FetchAdd | Op::CmpSwp);

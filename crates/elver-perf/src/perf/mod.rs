@@ -150,6 +150,10 @@ pub struct PairArgs {
 }
 
 /// Runs a perf command, recording to `capture` if there is one.
+///
+/// # Errors
+///
+/// [`Failure::Unusable`] for arguments that do not go together, or what cannot be had here; else what failed.
 pub fn run(command: &Perf, capture: Option<&Path>) -> Result<(), Failure> {
     let (op, args) = match command {
         Perf::Server(args) => return server::run(args, capture),
@@ -257,6 +261,11 @@ fn run_pair(args: &PairArgs, capture: Option<&Path>) -> Result<(), Failure> {
 }
 
 /// Runs both ends of a load in this process.
+///
+/// # Errors
+///
+/// A device that cannot be opened, an end that did not get ready or lost the other, or, between namespaces, somebody who
+/// is not root.
 pub fn measure_pair(
     load: &Load,
     placement: Placement,

@@ -13,6 +13,10 @@ const PAIRS: u32 = 200;
 
 /// Microseconds to create two RC QPs and bring both to RTS, connected to each other: the median of
 /// many pairs. PD and CQ are there already, as they are in a program that connects often.
+///
+/// # Errors
+///
+/// What the device refuses.
 pub fn connect_by_hand<D: Device>(device: &mut D) -> Result<f64> {
     let pd = device.alloc_pd()?;
     let cq = device.create_cq(CqInit { cqe: 16 })?;

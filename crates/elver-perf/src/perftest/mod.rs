@@ -24,6 +24,11 @@ use crate::peers::{
 };
 
 /// Runs `elver perftest`.
+///
+/// # Errors
+///
+/// [`Failure::Unusable`] for arguments that do not go together; else a peer that is not there, has another version or
+/// does not answer, or a device that fails.
 pub fn run(args: &PerftestArgs, capture: Option<&Path>) -> Result<(), Failure> {
     let load = Load::new(args)?;
     let mut session = Session::open(&args.peer, capture)?;

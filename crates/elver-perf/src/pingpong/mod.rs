@@ -84,6 +84,11 @@ const PAGE: usize = 4096;
 const LINGER: Duration = Duration::from_millis(150);
 
 /// Runs `elver pingpong`.
+///
+/// # Errors
+///
+/// [`Failure::Unusable`] for arguments that do not go together; else a peer that is not there, says something else or
+/// does not answer, or a device that fails.
 pub fn run(args: &PingpongArgs, capture: Option<&Path>) -> Result<(), Failure> {
     let transport = args.transport;
     let ud = transport == PeerTransport::Ud;

@@ -52,6 +52,11 @@ struct Node {
 
 impl Cluster {
     /// Starts the nodes; returns when all of them are ready.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Unusable`] for none or too many, for who is not root between namespaces, or without `elverd`; else what
+    /// kept a daemon from getting ready.
     pub fn start(
         programs: &Programs,
         ground: Ground,
@@ -76,6 +81,10 @@ impl Cluster {
     }
 
     /// One without nodes. What stands on the first host is its meta server.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Unusable`] for who is not root between namespaces, or without `elverd`; else what the system says.
     pub fn empty(programs: &Programs, ground: Ground) -> Result<Cluster, Failure> {
         if ground == Ground::Netns && !rustix::process::geteuid().is_root() {
             return Err(Failure::unusable(
@@ -93,6 +102,10 @@ impl Cluster {
     }
 
     /// A further host, without a daemon; its number.
+    ///
+    /// # Errors
+    ///
+    /// What the system says of the namespace or its link.
     pub fn host(&mut self) -> Result<usize> {
         let index = self.nodes.len();
         let address = address(self.ground, index);
@@ -105,6 +118,10 @@ impl Cluster {
     }
 
     /// A further host with a daemon that is in the meta server's table; its number.
+    ///
+    /// # Errors
+    ///
+    /// What kept the daemon from starting, or from being registered in time.
     pub fn node(&mut self, spec: &NodeSpec) -> Result<usize> {
         let index = self.begin(spec)?;
         self.wait_ready(index)?;
@@ -127,6 +144,10 @@ impl Cluster {
     }
 
     /// Many addresses that sockets on the first host may have; the first of a /24.
+    ///
+    /// # Errors
+    ///
+    /// `ip` cannot be run, or refuses.
     pub fn many_addresses(&self) -> Result<Ipv4Addr> {
         let first = many(self.ground);
         if self.ground == Ground::Netns {
@@ -136,6 +157,10 @@ impl Cluster {
     }
 
     /// Lets the other hosts reach them.
+    ///
+    /// # Errors
+    ///
+    /// `ip` cannot be run, or refuses.
     pub fn lead_to_many(&self, first: Ipv4Addr) -> Result<()> {
         let by = self.address(0);
         if self.ground == Ground::Netns {
@@ -187,6 +212,10 @@ impl Cluster {
     }
 
     /// Runs something on a node's host: what it starts and opens is there.
+    ///
+    /// # Errors
+    ///
+    /// The host's thread has ended.
     pub fn on<T: Send + 'static>(
         &self,
         index: usize,

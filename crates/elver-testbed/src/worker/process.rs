@@ -27,11 +27,19 @@ pub struct Worker {
 
 impl Worker {
     /// Starts a worker on the host of a node.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started, or its task cannot be written.
     pub fn start(cluster: &Cluster, node: usize, task: &Task) -> Result<Worker> {
         Worker::start_with(cluster, node, task, |_| ())
     }
 
     /// The same; and when its `exec` began, by the monotonic clock.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started, or ended before it told the time.
     pub fn start_clocked(cluster: &Cluster, node: usize, task: &Task) -> Result<(Worker, u64)> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).context("pipe")?;
         let worker = Worker::start_with(cluster, node, task, move |command| {
@@ -91,6 +99,10 @@ impl Worker {
     }
 
     /// The next thing that it tells.
+    ///
+    /// # Errors
+    ///
+    /// It says nothing in that time, has ended, failed, or says something else.
     pub fn hear<T: DeserializeOwned>(&mut self, at_most: Duration) -> Result<T> {
         match self.lines.recv_timeout(at_most) {
             Ok(line) => match serde_json::from_str::<Failed>(&line) {
@@ -108,11 +120,19 @@ impl Worker {
     }
 
     /// Tells it to go on.
+    ///
+    /// # Errors
+    ///
+    /// It is gone.
     pub fn go(&mut self) -> Result<()> {
         self.ask(&"go")
     }
 
     /// Tells it something.
+    ///
+    /// # Errors
+    ///
+    /// It is gone, or was told to end.
     pub fn ask(&mut self, what: &impl Serialize) -> Result<()> {
         let stdin = self.stdin.as_mut().context("the worker was told to end")?;
         let line = serde_json::to_string(what)? + "\n";
@@ -125,6 +145,10 @@ impl Worker {
     }
 
     /// Kills it, as `kill -9` does.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
