@@ -9,25 +9,31 @@
 //! heirs = session.prepare(4, ["10.0.0.2"])     # for children: after os.fork, heirs.take(number)
 //! ```
 //!
-//! Calls block; other threads of Python run, and signals are heeded, every 10 ms of a wait for a peer. What the node alone
-//! answers (`Session()`, `alloc`, `bind`, `take`) it answers at once, and that is waited for without them. A session belongs to the thread
-//! that opened it, and using it from another one is an error. Errors are `elver.Error`, with the text of the crate
-//! `elver`; a wait that is over is `TimeoutError`.
+//! Calls whose names end in `_async` give what a task of asyncio awaits. The others block; other threads of Python run, and
+//! signals are heeded, every 10 ms of a wait for a peer. What the node alone answers (`Session()`, `alloc`, `bind`, `take`)
+//! it answers at once, and that is waited for without them. A session belongs to the thread that opened it, and using it from
+//! another one is an error. Errors are `elver.Error`, with the text of the crate `elver`; a wait that is over is
+//! `TimeoutError`.
 //!
 //! `unsafe` stands in `memory`, for the buffer.
 
+mod awaiting;
 mod connecting;
+mod ends;
 mod errors;
 mod memory;
 mod session;
 mod vqp;
 mod waiting;
+mod waits;
 
 use pyo3::prelude::*;
 
 /// RDMA for Python, at the node of this host: sessions, virtual queue pairs, and memory as buffers.
 #[pymodule]
 mod elver {
+    #[pymodule_export]
+    use crate::awaiting::Awaiting;
     #[pymodule_export]
     use crate::connecting::Connecting;
     #[pymodule_export]

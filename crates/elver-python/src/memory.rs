@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use elver::{AccessFlags, Mr};
+use elver::{AccessFlags, Mr, Sge};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -13,12 +13,12 @@ use crate::errors::raised;
 /// Memory that the node has, and peers who know its address and key. A writable buffer of bytes: `memoryview(memory)`. It
 /// stays registered as long as it or a view of it is there. Peers may write while Python reads, as they may with any RDMA
 /// memory: agree with them on whose turn it is.
-#[pyclass(unsendable, module = "elver")]
+#[pyclass(unsendable, weakref, module = "elver")]
 pub struct Memory(pub(crate) Mr);
 
 impl Memory {
     /// The offset and length of a piece, as the library has them.
-    pub(crate) fn piece(&self, offset: u64, length: u64) -> PyResult<(u64, u32)> {
+    fn bounds(&self, offset: u64, length: u64) -> PyResult<(u64, u32)> {
         let fits = offset.checked_add(length).is_some_and(|end| end <= self.0.len());
         match u32::try_from(length) {
             Ok(length) if fits => Ok((offset, length)),
@@ -28,6 +28,30 @@ impl Memory {
             ))),
         }
     }
+
+    /// A piece of it, for an operation.
+    pub(crate) fn piece(memory: &Bound<'_, Memory>, offset: u64, length: u64) -> PyResult<Piece> {
+        let own = memory.borrow();
+        let (offset, length) = own.bounds(offset, length)?;
+        Ok(Piece { memory: memory.clone().unbind(), offset, sge: own.0.sge(offset, length) })
+    }
+
+    /// As `piece`, to its end unless a length is given.
+    pub(crate) fn rest(
+        memory: &Bound<'_, Memory>,
+        offset: u64,
+        length: Option<u64>,
+    ) -> PyResult<Piece> {
+        let left = memory.borrow().0.len().saturating_sub(offset);
+        Memory::piece(memory, offset, length.unwrap_or(left))
+    }
+}
+
+/// A piece of memory, which is kept for as long as the device may touch it.
+pub(crate) struct Piece {
+    pub(crate) memory: Py<Memory>,
+    pub(crate) offset: u64,
+    pub(crate) sge: Sge,
 }
 
 /// Rights by their letters.
@@ -69,7 +93,7 @@ impl Memory {
         length: Option<u64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let length = length.unwrap_or_else(|| self.0.len().saturating_sub(offset));
-        let (offset, length) = self.piece(offset, length)?;
+        let (offset, length) = self.bounds(offset, length)?;
         PyBytes::new_with(py, length as usize, |bytes| self.0.read(offset, bytes).map_err(raised))
     }
 

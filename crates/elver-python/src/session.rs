@@ -1,21 +1,74 @@
 //! Sessions, and those that children inherit.
 
+use std::cell::{OnceCell, RefCell};
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use elver::{ConnectOptions, Destination, HeirState, PrepareOptions, SessionOptions, VqpOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
+use crate::awaiting::Awaiting;
 use crate::connecting::Connecting;
 use crate::errors::{Error, gid, raised};
 use crate::memory::{Memory, access};
 use crate::vqp::Vqp;
 use crate::waiting::waiting;
+use crate::waits::{On, Waits};
 
 /// A connection to this host's node: at a path, or where `ELVER_SOCKET` or the system has it. It belongs to the thread that
-/// opened it, and ends with the last of what it made.
+/// opened it, and ends with the last of what it made, or when it is closed: by `close`, or at the end of a `with` or an
+/// `async with`. Tasks of one event loop may wait for it, as many as like.
 #[pyclass(unsendable, module = "elver")]
-pub struct Session(elver::Session);
+pub struct Session(Rc<Waits>);
+
+impl Session {
+    fn of(session: elver::Session) -> Session {
+        Session(Waits::new(session))
+    }
+
+    fn open(&self) -> PyResult<&elver::Session> {
+        self.0.check_open()?;
+        Ok(&self.0.session)
+    }
+
+    /// Begins to end it, unless that is done.
+    fn close_start(&self) -> PyResult<Option<elver::Closing>> {
+        if self.0.check_open().is_err() {
+            return Ok(None);
+        }
+        let closing = self.0.session.close_start();
+        self.0.close();
+        match closing {
+            Ok(closing) => Ok(Some(closing)),
+            // With its node.
+            Err(elver::Error::NodeGone) => Ok(None),
+            Err(error) => Err(raised(error)),
+        }
+    }
+
+    fn closing(name: &'static str, session: Bound<'_, Self>) -> Awaiting {
+        let waits = session.borrow().0.clone();
+        let session = session.unbind();
+        let going: Rc<OnceCell<Option<elver::Closing>>> = Rc::default();
+        let watched = going.clone();
+        let is_over = |going: Option<&Option<elver::Closing>>| match going {
+            Some(Some(closing)) => closing.poll(),
+            _ => Ok(true),
+        };
+        let is_up = move || !matches!(is_over(watched.get()), Ok(false));
+        let look = move |py: Python<'_>| {
+            if going.get().is_none() {
+                let begun = session.borrow(py).close_start()?;
+                going.get_or_init(|| begun);
+            }
+            Ok(is_over(going.get()).map_err(raised)?.then(|| py.None()))
+        };
+        let (on, is_up) = (On::Answers, Rc::new(is_up));
+        Awaiting::new(name, waits, on, is_up, Box::new(look)).outlasts_session()
+    }
+}
 
 #[pymethods]
 impl Session {
@@ -23,26 +76,27 @@ impl Session {
     #[pyo3(signature = (path = None))]
     fn new(path: Option<PathBuf>) -> PyResult<Session> {
         let opened = elver::Session::connect_with(path.as_deref(), SessionOptions::default());
-        Ok(Session(opened.map_err(raised)?))
+        opened.map(Session::of).map_err(raised)
     }
 
     /// The node, as peers name it.
     #[getter]
     fn gid(&self) -> String {
-        self.0.gid().to_string()
+        self.0.session.gid().to_string()
     }
 
-    /// Whether its node is there, as far as that has told. A node that has started again is another one.
+    /// Whether it was not closed, and its node is there, as far as that has told. A node that has started again is another
+    /// one.
     #[getter]
     fn is_open(&self) -> bool {
-        !matches!(self.0.poll(), Err(elver::Error::NodeGone))
+        self.open().is_ok_and(|session| !matches!(session.poll(), Err(elver::Error::NodeGone)))
     }
 
     /// Zeroed memory of so many bytes, registered. Peers may do what the letters say: r (read), w (write), a (atomics).
     #[pyo3(signature = (length, access = "rwa"))]
     fn alloc(&self, length: u64, access: &str) -> PyResult<Memory> {
         let access = self::access(access)?;
-        Ok(Memory(self.0.alloc(length, access).map_err(raised)?))
+        Ok(Memory(self.open()?.alloc(length, access).map_err(raised)?))
     }
 
     /// A virtual queue pair to a node, by its address, and to who is bound to the port there.
@@ -51,21 +105,31 @@ impl Session {
         self.connect_start(peer, port)?.wait(None)
     }
 
-    /// As `connect`, and does not wait: `wait()` of what this gives has the Vqp.
+    /// As `connect`, awaited.
+    #[pyo3(signature = (peer, port = 0))]
+    fn connect_async(slf: Bound<'_, Self>, peer: String, port: u16) -> Awaiting {
+        let waits = slf.borrow().0.clone();
+        let session = slf.unbind();
+        let begin =
+            move |py: Python<'_>| Py::new(py, session.borrow(py).connect_start(&peer, port)?);
+        Connecting::awaiting("Session.connect_async", waits, begin)
+    }
+
+    /// As `connect`, and does not wait: `wait()` of what this gives has the Vqp, and so has who awaits it.
     #[pyo3(signature = (peer, port = 0))]
     fn connect_start(&self, peer: &str, port: u16) -> PyResult<Connecting> {
-        let vqp = self.0.create_vqp(VqpOptions::default()).map_err(raised)?;
+        let vqp = self.open()?.create_vqp(VqpOptions::default()).map_err(raised)?;
         let options = ConnectOptions::default();
         let going = vqp.qconnect_start(gid(peer)?, port, options).map_err(raised)?;
-        Ok(Connecting::new(vqp, going))
+        Ok(Connecting::new(vqp, going, &self.0))
     }
 
     /// One that messages to a port come to, and that port; 0 takes a free one.
     #[pyo3(signature = (port = 0))]
     fn bind(&self, port: u16) -> PyResult<(Vqp, u16)> {
-        let vqp = self.0.create_vqp(VqpOptions::default()).map_err(raised)?;
+        let vqp = self.open()?.create_vqp(VqpOptions::default()).map_err(raised)?;
         let port = vqp.qbind(port).map_err(raised)?;
-        Ok((Vqp::new(vqp), port))
+        Ok((Vqp::new(vqp, &self.0), port))
     }
 
     /// Sessions for children of this process, each with a Vqp to each of these nodes and 32 KB of memory.
@@ -77,12 +141,34 @@ impl Session {
         peers: Vec<String>,
         memory_bytes: u64,
     ) -> PyResult<Heirs> {
-        let options = PrepareOptions { mr_len: memory_bytes, ..PrepareOptions::default() };
-        Preparing::begin(&self.0, count, &peers, options)?.wait(py)
+        self.prepare_start(count, peers, memory_bytes, true, 0)?.wait(py)
     }
 
-    /// As `prepare`, and does not wait. Unless they must connect, a node that is away leaves sessions without a Vqp to it.
-    /// `unassigned` is how many each has beside those, which go nowhere yet.
+    /// As `prepare_start`, awaited.
+    #[pyo3(signature = (count, peers, memory_bytes = 32 << 10, must_connect = true, unassigned = 0))]
+    fn prepare_async(
+        slf: Bound<'_, Self>,
+        count: u32,
+        peers: Vec<String>,
+        memory_bytes: u64,
+        must_connect: bool,
+        unassigned: u32,
+    ) -> Awaiting {
+        let waits = slf.borrow().0.clone();
+        let session = slf.unbind();
+        let begin = move |py: Python<'_>| {
+            let session = session.borrow(py);
+            let peers = peers.clone();
+            let begun =
+                session.prepare_start(count, peers, memory_bytes, must_connect, unassigned)?;
+            Ok(begun.going)
+        };
+        Preparing::awaiting("Session.prepare_async", waits, begin)
+    }
+
+    /// As `prepare`, and does not wait: `wait()` of what this gives has them, and so has who awaits it. Unless they must
+    /// connect, a node that is away leaves sessions without a Vqp to it. `unassigned` is how many each has beside those,
+    /// which go nowhere yet.
     #[pyo3(signature = (count, peers, memory_bytes = 32 << 10, must_connect = true, unassigned = 0))]
     fn prepare_start(
         &self,
@@ -98,16 +184,54 @@ impl Session {
             unassigned,
             ..PrepareOptions::default()
         };
-        Preparing::begin(&self.0, count, &peers, options)
+        let peers: Vec<_> = peers.iter().map(|peer| gid(peer)).collect::<PyResult<_>>()?;
+        let destinations: Vec<_> = peers.into_iter().map(Destination::new).collect();
+        let begun = self.open()?.prepare_start(count, &destinations, options);
+        let going = Rc::new(RefCell::new(Some(begun.map_err(raised)?)));
+        Ok(Preparing { going, waits: self.0.clone() })
+    }
+
+    /// Ends it, and returns when the node has nothing left of it; again changes nothing. What it made fails from here on, and
+    /// so does what waits for it; its memory stays to be read and written here as long as it is there.
+    fn close(&self) -> PyResult<()> {
+        let Some(closing) = self.close_start()? else { return Ok(()) };
+        waiting(None, |at_most| closing.wait(at_most).map(Some))
+    }
+
+    /// As `close`, awaited.
+    fn close_async(slf: Bound<'_, Self>) -> Awaiting {
+        Session::closing("Session.close_async", slf)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, _exception: &Bound<'_, PyTuple>) -> PyResult<bool> {
+        self.close()?;
+        Ok(false)
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> Awaiting {
+        let waits = slf.borrow().0.clone();
+        let mut session = Some(slf.into_any().unbind());
+        let look = move |_: Python<'_>| Ok(session.take());
+        Awaiting::new("Session", waits, On::Answers, Rc::new(|| true), Box::new(look))
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __aexit__(slf: Bound<'_, Self>, _exception: &Bound<'_, PyTuple>) -> Awaiting {
+        Session::closing("Session.close_async", slf)
     }
 
     /// In a child of the process that opened it: has no part in its memory and socket any more. `Heirs.take` does it.
     fn leave_to_parent(&self) -> PyResult<()> {
-        self.0.leave_to_parent().map_err(raised)
+        self.0.session.leave_to_parent().map_err(raised)
     }
 
     fn __repr__(&self) -> String {
-        format!("<elver.Session at {}>", self.0.gid())
+        format!("<elver.Session at {}>", self.0.session.gid())
     }
 }
 
@@ -115,9 +239,13 @@ impl Session {
 #[pyclass(unsendable, module = "elver")]
 pub struct Heirs(elver::Heirs);
 
-/// Sessions that are being made for children.
+/// Sessions that are being made for children. They are waited for by `wait`, or awaited.
 #[pyclass(unsendable, module = "elver")]
-pub struct Preparing(Option<elver::Preparing>);
+pub struct Preparing {
+    /// None once they were had.
+    going: Rc<RefCell<Option<elver::Preparing>>>,
+    waits: Rc<Waits>,
+}
 
 /// What a child has taken over.
 #[pyclass(unsendable, module = "elver")]
@@ -140,17 +268,41 @@ pub struct Heir {
 }
 
 impl Preparing {
-    fn begin(
-        session: &elver::Session,
-        count: u32,
-        peers: &[String],
-        options: PrepareOptions,
-    ) -> PyResult<Preparing> {
-        let peers: Vec<_> = peers.iter().map(|peer| gid(peer)).collect::<PyResult<_>>()?;
-        let destinations: Vec<_> = peers.into_iter().map(Destination::new).collect();
-        let preparing = session.prepare_start(count, &destinations, options);
-        Ok(Preparing(Some(preparing.map_err(raised)?)))
+    /// What awaits those that are begun by the first look.
+    fn awaiting(
+        name: &'static str,
+        waits: Rc<Waits>,
+        mut begin: impl FnMut(Python<'_>) -> PyResult<Rc<RefCell<Option<elver::Preparing>>>> + 'static,
+    ) -> Awaiting {
+        let going: Rc<OnceCell<Rc<RefCell<Option<elver::Preparing>>>>> = Rc::default();
+        let watched = going.clone();
+        let is_up = move || watched.get().is_none_or(|going| is_prepared(&going.borrow()));
+        let look = move |py: Python<'_>| {
+            let going = match going.get() {
+                Some(going) => going,
+                None => {
+                    let begun = begin(py)?;
+                    going.get_or_init(|| begun)
+                }
+            };
+            if !is_prepared(&going.borrow()) {
+                return Ok(None);
+            }
+            let preparing = going.borrow_mut().take().ok_or_else(had)?;
+            Ok(Some(Py::new(py, Heirs(preparing.finish().map_err(raised)?))?.into_any()))
+        };
+        Awaiting::new(name, waits, On::Answers, Rc::new(is_up), Box::new(look))
     }
+}
+
+/// Whether there is nothing to wait for.
+fn is_prepared(preparing: &Option<elver::Preparing>) -> bool {
+    let still = |preparing: &elver::Preparing| matches!(preparing.poll(), Ok(false));
+    !preparing.as_ref().is_some_and(still)
+}
+
+fn had() -> PyErr {
+    PyValueError::new_err("wait() had them already")
 }
 
 #[pymethods]
@@ -158,21 +310,28 @@ impl Preparing {
     /// Whether they are there, or cannot be: `wait` does not wait any more.
     #[getter]
     fn is_done(&self) -> bool {
-        let still = |preparing: &elver::Preparing| matches!(preparing.poll(), Ok(false));
-        !self.0.as_ref().is_some_and(still)
+        is_prepared(&self.going.borrow())
     }
 
     /// The sessions, when they are there; once.
-    fn wait(&mut self, py: Python<'_>) -> PyResult<Heirs> {
-        let had = || PyValueError::new_err("wait() had them already");
-        let preparing = self.0.as_ref().ok_or_else(had)?;
-        match waiting(None, |at_most| preparing.wait(at_most)) {
+    fn wait(&self, py: Python<'_>) -> PyResult<Heirs> {
+        self.waits.check_open()?;
+        let waited = waiting(None, |at_most| match &*self.going.borrow() {
+            Some(preparing) => preparing.wait(at_most).map(Some),
+            None => Ok(Some(())),
+        });
+        match waited {
             // A signal, which ends the wait and leaves them to the next one.
             Err(ended) if !ended.is_instance_of::<Error>(py) => return Err(ended),
             _ => {}
         }
-        let preparing = self.0.take().ok_or_else(had)?;
+        let preparing = self.going.borrow_mut().take().ok_or_else(had)?;
         Ok(Heirs(preparing.finish().map_err(raised)?))
+    }
+
+    fn __await__(&self) -> Awaiting {
+        let going = self.going.clone();
+        Preparing::awaiting("Preparing", self.waits.clone(), move |_| Ok(going.clone()))
     }
 }
 
@@ -203,14 +362,17 @@ impl Heirs {
     fn take(&self, py: Python<'_>, number: u32) -> PyResult<Heir> {
         let elver::Heir { number, session, vqps, unassigned, mr } =
             self.0.take(number).map_err(raised)?;
+        let session = Session::of(session);
         let handles = |vqps: Vec<elver::Vqp>| {
-            vqps.into_iter().map(|vqp| Py::new(py, Vqp::new(vqp))).collect::<PyResult<_>>()
+            let handle = |vqp| Py::new(py, Vqp::new(vqp, &session.0));
+            vqps.into_iter().map(handle).collect::<PyResult<Vec<_>>>()
         };
+        let (vqps, unassigned) = (handles(vqps)?, handles(unassigned)?);
         Ok(Heir {
             number,
-            session: Py::new(py, Session(session))?,
-            vqps: handles(vqps)?,
-            unassigned: handles(unassigned)?,
+            session: Py::new(py, session)?,
+            vqps,
+            unassigned,
             memory: mr.map(|mr| Py::new(py, Memory(mr))).transpose()?,
         })
     }

@@ -1,58 +1,86 @@
 //! Connected virtual queue pairs.
 
-use elver::{
-    Completed, ConnectOptions, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Wc,
-};
-use pyo3::exceptions::PyValueError;
+use std::cell::OnceCell;
+use std::rc::Rc;
+
+use elver::{ConnectOptions, RemoteAddr, SendOp};
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 
+use crate::awaiting::Awaiting;
+use crate::ends::{Came, Ends};
 use crate::errors::{gid, raised};
-use crate::memory::Memory;
+use crate::memory::{Memory, Piece};
 use crate::waiting::waiting;
+use crate::waits::{On, Waits};
 
-/// A virtual queue pair, connected. Each call posts one operation and waits for its end.
+/// A virtual queue pair, connected. Each call posts one operation and waits for its end; those whose names end in `_async`
+/// give what a task awaits for it. Who gives an operation up, by a timeout or a cancelled task, does not end it: its memory
+/// may be read and written until something that was posted behind it has come back, and stays as long.
 #[pyclass(unsendable, module = "elver")]
-pub struct Vqp {
-    vqp: elver::Vqp,
-    posted: u64,
-    /// The receive that no message has filled yet, if a call was given up.
-    receive: Option<Receive>,
-}
-
-/// A receive that was posted.
-struct Receive {
-    memory: Py<Memory>,
-    offset: u64,
-    length: u32,
-}
+pub struct Vqp(Rc<Ends>);
 
 impl Vqp {
-    pub(crate) fn new(vqp: elver::Vqp) -> Vqp {
-        Vqp { vqp, posted: 0, receive: None }
+    pub(crate) fn new(vqp: elver::Vqp, waits: &Rc<Waits>) -> Vqp {
+        Vqp(Ends::new(vqp, waits))
     }
 
-    /// Runs an operation on a piece of memory. Completions come in order, and nothing else is under way that has one.
-    fn run(
-        &mut self,
-        op: SendOp,
-        memory: &Memory,
-        (offset, length): (u64, u32),
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        self.posted += 1;
-        let sges = [memory.0.sge(offset, length)];
-        let (flags, payload) = (SendFlags::SIGNALED, Payload::Sges(&sges));
-        let wr = SendWr { wr_id: self.posted, op, flags, payload, dest: None };
-        self.vqp.post_send(&[wr]).map_err(|failed| raised(failed.error))?;
-        // Those before it were given up: how they ended is told to nobody.
-        loop {
-            let mut wcs = [Wc::default()];
-            waiting(timeout, |at_most| self.vqp.wait_cq(&mut wcs, at_most))?;
-            let [wc] = wcs;
-            if wc.wr_id == self.posted {
-                return wc.succeeded().map(drop).map_err(raised);
+    /// Runs an operation on a piece of memory.
+    fn run(&self, op: SendOp, piece: Piece, timeout: Option<f64>) -> PyResult<()> {
+        self.0.waits.check_open()?;
+        let ticket = self.0.ticket();
+        self.0.send(&ticket, op, piece);
+        waiting(timeout, |at_most| match self.0.look_for_end(&ticket)? {
+            Some(wc) => Ok(Some(wc)),
+            None => {
+                self.0.wait(at_most)?;
+                self.0.ended(&ticket).transpose()
             }
-        }
+        })?;
+        Ok(())
+    }
+
+    /// What awaits the end of an operation, and what that gives.
+    fn awaiting(
+        &self,
+        name: &'static str,
+        op: SendOp,
+        piece: Piece,
+        found: impl Fn(Python<'_>) -> PyResult<Py<PyAny>> + 'static,
+    ) -> Awaiting {
+        let (ends, ticket) = (self.0.clone(), self.0.ticket());
+        let (waiting, id) = (Rc::downgrade(&self.0), ticket.id);
+        let is_up = move || waiting.upgrade().is_none_or(|ends| ends.has_ended(id));
+        let mut unposted = Some((op, piece));
+        let look = move |py: Python<'_>| {
+            if let Some((op, piece)) = unposted.take() {
+                ends.send(&ticket, op, piece);
+            }
+            ends.look_for_end(&ticket).map_err(raised)?.map(|_| found(py)).transpose()
+        };
+        let waits = self.0.waits.clone();
+        Awaiting::new(name, waits, On::Vqp(self.0.vqp.id()), Rc::new(is_up), Box::new(look))
+    }
+
+    /// As `awaiting`, of an atomic operation, which gives the word that it found.
+    fn awaiting_word(
+        &self,
+        name: &'static str,
+        op: SendOp,
+        memory: &Bound<'_, Memory>,
+        offset: u64,
+    ) -> PyResult<Awaiting> {
+        let piece = Memory::piece(memory, offset, 8)?;
+        let memory = memory.clone().unbind();
+        let found = move |py: Python<'_>| word(memory.bind(py), offset)?.into_py_any(py);
+        Ok(self.awaiting(name, op, piece, found))
+    }
+
+    /// What a call gives of a message.
+    fn came(ends: &Rc<Ends>, came: Came) -> (u32, Vqp) {
+        let Came { length, source } = came;
+        let back = source.map_or_else(|| ends.clone(), |vqp| Ends::back(vqp, &ends.waits));
+        (length, Vqp(back))
     }
 }
 
@@ -61,8 +89,8 @@ impl Vqp {
     /// READs from a peer's memory into this one's.
     #[pyo3(signature = (memory, offset, length, address, rkey, timeout = None))]
     fn read(
-        &mut self,
-        memory: &Memory,
+        &self,
+        memory: &Bound<'_, Memory>,
         offset: u64,
         length: u64,
         address: u64,
@@ -70,14 +98,28 @@ impl Vqp {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let op = SendOp::Read(RemoteAddr { addr: address, rkey });
-        self.run(op, memory, memory.piece(offset, length)?, timeout)
+        self.run(op, Memory::piece(memory, offset, length)?, timeout)
+    }
+
+    /// As `read`, awaited.
+    fn read_async(
+        &self,
+        memory: &Bound<'_, Memory>,
+        offset: u64,
+        length: u64,
+        address: u64,
+        rkey: u32,
+    ) -> PyResult<Awaiting> {
+        let op = SendOp::Read(RemoteAddr { addr: address, rkey });
+        let piece = Memory::piece(memory, offset, length)?;
+        Ok(self.awaiting("Vqp.read_async", op, piece, nothing))
     }
 
     /// WRITEs from memory to a peer's.
     #[pyo3(signature = (memory, offset, length, address, rkey, timeout = None))]
     fn write(
-        &mut self,
-        memory: &Memory,
+        &self,
+        memory: &Bound<'_, Memory>,
         offset: u64,
         length: u64,
         address: u64,
@@ -85,14 +127,28 @@ impl Vqp {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let op = SendOp::Write(RemoteAddr { addr: address, rkey });
-        self.run(op, memory, memory.piece(offset, length)?, timeout)
+        self.run(op, Memory::piece(memory, offset, length)?, timeout)
+    }
+
+    /// As `write`, awaited.
+    fn write_async(
+        &self,
+        memory: &Bound<'_, Memory>,
+        offset: u64,
+        length: u64,
+        address: u64,
+        rkey: u32,
+    ) -> PyResult<Awaiting> {
+        let op = SendOp::Write(RemoteAddr { addr: address, rkey });
+        let piece = Memory::piece(memory, offset, length)?;
+        Ok(self.awaiting("Vqp.write_async", op, piece, nothing))
     }
 
     /// Adds to a word of a peer's, and has what it was before in the 8 bytes at the offset.
     #[pyo3(signature = (memory, offset, add, address, rkey, timeout = None))]
     fn fetch_add(
-        &mut self,
-        memory: &Memory,
+        &self,
+        memory: &Bound<'_, Memory>,
         offset: u64,
         add: u64,
         address: u64,
@@ -100,97 +156,197 @@ impl Vqp {
         timeout: Option<f64>,
     ) -> PyResult<u64> {
         let op = SendOp::FetchAdd { remote: RemoteAddr { addr: address, rkey }, add };
-        self.run(op, memory, memory.piece(offset, 8)?, timeout)?;
-        memory.0.read_u64(offset).map_err(raised)
+        self.run(op, Memory::piece(memory, offset, 8)?, timeout)?;
+        word(memory, offset)
+    }
+
+    /// As `fetch_add`, awaited.
+    fn fetch_add_async(
+        &self,
+        memory: &Bound<'_, Memory>,
+        offset: u64,
+        add: u64,
+        address: u64,
+        rkey: u32,
+    ) -> PyResult<Awaiting> {
+        let op = SendOp::FetchAdd { remote: RemoteAddr { addr: address, rkey }, add };
+        self.awaiting_word("Vqp.fetch_add_async", op, memory, offset)
+    }
+
+    /// Replaces a word of a peer's if it is as expected, and has what it was before in the 8 bytes at the offset.
+    #[expect(clippy::too_many_arguments, reason = "they are named in Python")]
+    #[pyo3(signature = (memory, offset, compare, swap, address, rkey, timeout = None))]
+    fn compare_swap(
+        &self,
+        memory: &Bound<'_, Memory>,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+        address: u64,
+        rkey: u32,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
+        let op = SendOp::CompareSwap { remote: RemoteAddr { addr: address, rkey }, compare, swap };
+        self.run(op, Memory::piece(memory, offset, 8)?, timeout)?;
+        word(memory, offset)
+    }
+
+    /// As `compare_swap`, awaited.
+    fn compare_swap_async(
+        &self,
+        memory: &Bound<'_, Memory>,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+        address: u64,
+        rkey: u32,
+    ) -> PyResult<Awaiting> {
+        let op = SendOp::CompareSwap { remote: RemoteAddr { addr: address, rkey }, compare, swap };
+        self.awaiting_word("Vqp.compare_swap_async", op, memory, offset)
     }
 
     /// SENDs bytes of memory to whoever is bound to the port that this is connected to.
     #[pyo3(signature = (memory, offset, length, timeout = None))]
     fn send(
-        &mut self,
-        memory: &Memory,
+        &self,
+        memory: &Bound<'_, Memory>,
         offset: u64,
         length: u64,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        self.run(SendOp::Send, memory, memory.piece(offset, length)?, timeout)
+        let op = SendOp::Send;
+        self.run(op, Memory::piece(memory, offset, length)?, timeout)
     }
 
-    /// Of one that is bound (`Session.bind`): takes the next message into memory; how many bytes it has, and a Vqp to its
-    /// sender. A call whose time was over leaves its receive there, and the next call has what came into that one copied into
-    /// its own memory: give it as many bytes as those before.
+    /// As `send`, awaited.
+    fn send_async(
+        &self,
+        memory: &Bound<'_, Memory>,
+        offset: u64,
+        length: u64,
+    ) -> PyResult<Awaiting> {
+        let op = SendOp::Send;
+        let piece = Memory::piece(memory, offset, length)?;
+        Ok(self.awaiting("Vqp.send_async", op, piece, nothing))
+    }
+
+    /// Takes the next message into memory; how many bytes it has, and a Vqp to its sender. Of one that is bound
+    /// (`Session.bind`), or one whose peer answers. It comes into memory of the Vqp's own, with room for the most that was
+    /// asked for by then, and is copied; what a call leaves there that was given up, the next one takes.
     #[pyo3(signature = (memory, offset = 0, length = None, timeout = None))]
     fn recv(
-        &mut self,
-        memory: Bound<'_, Memory>,
+        &self,
+        py: Python<'_>,
+        memory: &Bound<'_, Memory>,
         offset: u64,
         length: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<(u32, Vqp)> {
-        let (offset, length) = {
-            let memory = memory.borrow();
-            let length = length.unwrap_or_else(|| memory.0.len().saturating_sub(offset));
-            memory.piece(offset, length)?
+        self.0.waits.check_open()?;
+        let piece = Memory::rest(memory, offset, length)?;
+        let ticket = self.0.ticket();
+        self.0.expect(&ticket, piece);
+        let mut came = self.0.message(py, &ticket)?;
+        if came.is_none() {
+            waiting(timeout, |at_most| {
+                if self.0.has_message(ticket.id) || self.0.vqp.failure().is_some() {
+                    return Ok(Some(()));
+                }
+                self.0.waits.wait(at_most).map(|()| None)
+            })?;
+            came = self.0.message(py, &ticket)?;
+        }
+        let unexpected = elver::Error::Invalid { what: "a message that has gone" };
+        came.map(|came| Vqp::came(&self.0, came)).ok_or_else(|| raised(unexpected))
+    }
+
+    /// As `recv`, awaited. Several tasks may take messages of one Vqp, each the next one.
+    #[pyo3(signature = (memory, offset = 0, length = None))]
+    fn recv_async(
+        &self,
+        memory: &Bound<'_, Memory>,
+        offset: u64,
+        length: Option<u64>,
+    ) -> PyResult<Awaiting> {
+        let mut unposted = Some(Memory::rest(memory, offset, length)?);
+        let (ends, ticket) = (self.0.clone(), self.0.ticket());
+        let (waiting, id) = (Rc::downgrade(&self.0), ticket.id);
+        let is_up = move || waiting.upgrade().is_none_or(|ends| ends.has_message(id));
+        let look = move |py: Python<'_>| {
+            if let Some(piece) = unposted.take() {
+                ends.expect(&ticket, piece);
+            }
+            let came = ends.message(py, &ticket)?.map(|came| Vqp::came(&ends, came));
+            came.map(|came| came.into_py_any(py)).transpose()
         };
-        if self.receive.is_none() {
-            self.posted += 1;
-            let sges = [memory.borrow().0.sge(offset, length)];
-            let wr = RecvWr { wr_id: self.posted, sges: &sges };
-            self.vqp.post_recv(&[wr]).map_err(|failed| raised(failed.error))?;
-            self.receive = Some(Receive { memory: memory.clone().unbind(), offset, length });
-        }
-        let messages = waiting(timeout, |at_most| self.vqp.wait_msgs(at_most))?;
-        let filled = self.receive.take();
-        // One receive is posted at a time, and so one message comes.
-        let ([message], Some(filled)) = (&messages[..], filled) else {
-            return Err(raised(elver::Error::Invalid {
-                what: "a message that nothing was posted for",
-            }));
-        };
-        let wc = message.wc.succeeded().map_err(raised)?;
-        let is_there = filled.memory.is(&memory) && filled.offset == offset;
-        if wc.byte_len > length {
-            let what =
-                format!("a message of {} bytes came, and {length} are asked for", wc.byte_len);
-            return Err(PyValueError::new_err(what));
-        }
-        if !is_there {
-            let mut bytes = vec![0; wc.byte_len.min(filled.length) as usize];
-            filled
-                .memory
-                .bind(memory.py())
-                .borrow()
-                .0
-                .read(filled.offset, &mut bytes)
-                .map_err(raised)?;
-            memory.borrow().0.write(offset, &bytes).map_err(raised)?;
-        }
-        Ok((wc.byte_len, Vqp::new(message.source.clone())))
+        let (waits, on) = (self.0.waits.clone(), On::Vqp(self.0.vqp.id()));
+        Ok(Awaiting::new("Vqp.recv_async", waits, on, Rc::new(is_up), Box::new(look)))
     }
 
     /// Connects it, or connects it elsewhere, to a node and to who is bound to the port there.
     #[pyo3(signature = (peer, port = 0))]
-    fn connect(&mut self, peer: &str, port: u16) -> PyResult<()> {
+    fn connect(&self, peer: &str, port: u16) -> PyResult<()> {
+        self.0.waits.check_open()?;
         let options = ConnectOptions::default();
-        let going = self.vqp.qconnect_start(gid(peer)?, port, options).map_err(raised)?;
-        waiting(None, |at_most| going.wait(at_most))?;
+        let going = self.0.vqp.qconnect_start(gid(peer)?, port, options).map_err(raised)?;
+        waiting(None, |at_most| going.wait(at_most).map(Some))?;
         Ok(())
+    }
+
+    /// As `connect`, awaited.
+    #[pyo3(signature = (peer, port = 0))]
+    fn connect_async(&self, peer: &str, port: u16) -> PyResult<Awaiting> {
+        let (ends, peer) = (self.0.clone(), gid(peer)?);
+        let going: Rc<OnceCell<elver::Connecting>> = Rc::default();
+        let watched = going.clone();
+        let is_up = move || watched.get().is_none_or(|going| !matches!(going.poll(), Ok(None)));
+        let look = move |py: Python<'_>| {
+            if going.get().is_none() {
+                let options = ConnectOptions::default();
+                let begun = ends.vqp.qconnect_start(peer, port, options).map_err(raised)?;
+                going.get_or_init(|| begun);
+            }
+            let is_done = going.get().map_or(Ok(None), elver::Connecting::poll).map_err(raised)?;
+            Ok(is_done.map(|_| py.None()))
+        };
+        let (name, waits) = ("Vqp.connect_async", self.0.waits.clone());
+        Ok(Awaiting::new(name, waits, On::Answers, Rc::new(is_up), Box::new(look)))
+    }
+
+    /// Awaits that it fails, because its peer has gone or refused what it was sent; gives why.
+    fn failure_async(&self) -> Awaiting {
+        let ends = self.0.clone();
+        let look = move |py: Python<'_>| {
+            ends.take_and_wake().map_err(raised)?;
+            let failure = ends.vqp.failure().map(|failure| failure.to_string());
+            failure.map(|failure| failure.into_py_any(py)).transpose()
+        };
+        let (waits, on) = (self.0.waits.clone(), On::Vqp(self.0.vqp.id()));
+        Awaiting::new("Vqp.failure_async", waits, on, Rc::new(|| false), Box::new(look))
     }
 
     /// Whether it is connected, as far as the node has told.
     #[getter]
     fn is_connected(&self) -> bool {
-        self.vqp.is_connected()
+        self.0.vqp.is_connected()
     }
 
     /// Why it has failed, if it has, as far as the node has told.
     #[getter]
     fn failure(&self) -> PyResult<Option<String>> {
-        self.vqp.session().poll().map_err(raised)?;
-        Ok(self.vqp.failure().map(|failure| failure.to_string()))
+        self.0.vqp.session().poll().map_err(raised)?;
+        Ok(self.0.vqp.failure().map(|failure| failure.to_string()))
     }
 
     fn __repr__(&self) -> String {
-        format!("<elver.Vqp {:#x}>", self.vqp.id())
+        format!("<elver.Vqp {:#x}>", self.0.vqp.id())
     }
+}
+
+fn word(memory: &Bound<'_, Memory>, offset: u64) -> PyResult<u64> {
+    memory.borrow().0.read_u64(offset).map_err(raised)
+}
+
+fn nothing(py: Python<'_>) -> PyResult<Py<PyAny>> {
+    Ok(py.None())
 }

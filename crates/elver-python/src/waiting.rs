@@ -10,10 +10,10 @@ use crate::errors::raised;
 /// How long a wait goes on before it looks for signals, and lets others run.
 const TURN: Duration = Duration::from_millis(10);
 
-/// Waits for so many seconds, or for as long as it takes, by what waits at most so long as it is told.
+/// Waits for so many seconds, or for as long as it takes, by what waits at most so long as it is told, and may find nothing.
 pub(crate) fn waiting<T>(
     timeout: Option<f64>,
-    mut wait: impl FnMut(Option<Duration>) -> Result<T, elver::Error>,
+    mut wait: impl FnMut(Option<Duration>) -> Result<Option<T>, elver::Error>,
 ) -> PyResult<T> {
     let timeout = timeout.map(Duration::try_from_secs_f64).transpose();
     let timeout =
@@ -23,8 +23,11 @@ pub(crate) fn waiting<T>(
         let left =
             until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
         match wait(Some(left.min(TURN))) {
+            Ok(Some(done)) => return Ok(done),
             Err(elver::Error::TimedOut) if left > TURN => {}
-            done => return done.map_err(raised),
+            Err(error) => return Err(raised(error)),
+            // What came was another's.
+            Ok(None) => {}
         }
         Python::attach(|py| {
             py.check_signals()?;

@@ -46,6 +46,23 @@ impl Session {
         Ok(inner.is_armed)
     }
 
+    /// As [`Session::arm`], for who sleeps on the descriptor and hears by `waker` as well when something was taken of what the
+    /// node told, or was done without it ([`Session::wake_on_news`]): an event loop, for its tasks. What was told before and
+    /// is not taken does not keep the session from being armed: he has looked, and leaves it to others.
+    ///
+    /// # Errors
+    /// As [`Session::arm`].
+    pub fn arm_for_news(&self, waker: &task::Waker) -> Result<bool, Error> {
+        let mut inner = self.inner.borrow_mut();
+        inner.check_own()?;
+        if inner.tell_done() || !inner.link.arm()? {
+            return Ok(false);
+        }
+        drop(inner);
+        self.wake_on_news(waker);
+        Ok(true)
+    }
+
     /// The session is looked at again: the node need not wake it, and the descriptor is readable no
     /// more. To be called after a wait for the descriptor, however that ended.
     ///

@@ -65,6 +65,7 @@
 
 mod arena;
 mod clock;
+mod closing;
 mod connecting;
 mod descriptor;
 mod destination;
@@ -90,6 +91,7 @@ pub mod tokio;
 mod vqp;
 mod waker;
 
+pub use closing::Closing;
 pub use connecting::Connecting;
 pub use destination::Destination;
 #[cfg(feature = "embedded")]

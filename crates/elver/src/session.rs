@@ -10,7 +10,9 @@ use crate::inner::{Outcome, UNEXPECTED};
 use crate::link::Link;
 use crate::mr::Kind;
 use crate::path::Paths;
-use crate::{Connecting, Cq, Destination, Error, Mr, Session, SessionOptions, SharedMemory, Vqp};
+use crate::{
+    Closing, Connecting, Cq, Destination, Error, Mr, Session, SessionOptions, SharedMemory, Vqp,
+};
 
 impl Session {
     /// Opens a session at the node that listens at a path.
@@ -238,11 +240,20 @@ impl Session {
     /// # Errors
     /// [`Error::Forked`] in a child of the process that opened it.
     pub fn close(self) -> Result<(), Error> {
-        match self.inner.borrow_mut().call(&Command::Goodbye) {
-            // It may close the socket right behind its answer.
-            Ok(_) | Err(Error::NodeGone) => Ok(()),
+        match self.close_start() {
+            Ok(closing) => closing.wait(None),
+            Err(Error::NodeGone) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// As [`Session::close`], and does not wait.
+    ///
+    /// # Errors
+    /// [`Error::NodeGone`], and as [`Session::close`].
+    pub fn close_start(&self) -> Result<Closing, Error> {
+        let request = self.inner.borrow_mut().ask(&Command::Goodbye, None)?;
+        Ok(Closing::begun(self, request))
     }
 }
 

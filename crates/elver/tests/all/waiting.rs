@@ -111,6 +111,51 @@ fn arming_says_busy_while_there_is_something_to_take() {
     connecting.poll().unwrap().expect("it has ended");
 }
 
+/// Who watches a session for tasks leaves things there that none has asked for yet, and must not look for ever.
+#[test]
+fn arming_for_news_leaves_what_is_there() {
+    let node = TestNode::start(config(189, 1));
+    let session = sleepy(&node);
+    let mr = session.alloc(4096, ALL).unwrap();
+    let vqp = connected(&session, &node);
+    read(&vqp, &mr, 1);
+    session.wait_ready(WAIT).unwrap();
+    assert!(!session.arm().unwrap());
+    let heard = Arc::new(Count::default());
+    let waker = Waker::from(heard.clone());
+    assert!(session.arm_for_news(&waker).unwrap());
+    let set = Set::of(&session);
+    assert!(!set.wait(Duration::ZERO), "nothing came");
+    read(&vqp, &mr, 2);
+    // Either the descriptor tells, or it was done here, of which the waker does.
+    while heard.0.load(Ordering::Relaxed) == 0 {
+        assert!(set.wait(WAIT.unwrap()));
+        session.disarm().unwrap();
+    }
+    let (mut wcs, mut taken) = ([Wc::default(); 2], 0);
+    while taken < 2 {
+        taken += vqp.wait_cq(&mut wcs[taken..], WAIT).unwrap();
+    }
+    let closing = session.close_start().unwrap();
+    while !closing.poll().unwrap() {
+        // It may end in between.
+        if session.arm_for_news(&waker).unwrap_or(false) {
+            assert!(set.wait(WAIT.unwrap()));
+        }
+    }
+    closing.wait(WAIT).unwrap();
+    assert!(vqp.qconnect(node.gid, 0).is_err());
+}
+
+#[derive(Default)]
+struct Count(AtomicU32);
+
+impl std::task::Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// A second wait for a connect that had ended waited for ever, and a second look found nothing.
 #[test]
 fn a_connect_tells_its_end_as_often_as_it_is_asked() {

@@ -1,0 +1,329 @@
+//! A virtual queue pair with what was posted to it, and what came back: completions and messages go to whom they belong,
+//! whichever call takes them.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use elver::{
+    AccessFlags, Completed, Error, Mr, Payload, RecvWr, SendFlags, SendOp, SendWr, Wc, WcStatus,
+};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::errors::raised;
+use crate::memory::Piece;
+use crate::waits::{Source, Waits};
+
+/// Completions that are taken at once.
+const TAKEN: usize = 16;
+
+pub(crate) struct Ends {
+    pub(crate) vqp: elver::Vqp,
+    pub(crate) waits: Rc<Waits>,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What the send queue has no room for yet.
+    unposted: VecDeque<Send>,
+    /// What has not come back.
+    sends: VecDeque<Send>,
+    /// How those ended that somebody waits for.
+    ended: HashMap<u64, Result<Wc, Error>>,
+    /// Who waits for messages.
+    takers: VecDeque<(u64, Piece)>,
+    /// Receives that no message has filled. Their memory is nobody else's: one cannot be taken back, and serves whoever waits
+    /// next when he has gone for whom it was posted.
+    receives: VecDeque<(u64, Mr)>,
+    arrived: VecDeque<Arrived>,
+    /// Memory for more receives.
+    spare: Vec<Mr>,
+    /// The most that was asked for at once, which is what receives have room for.
+    longest: u32,
+}
+
+struct Send {
+    id: u64,
+    op: SendOp,
+    piece: Piece,
+    is_waited_for: bool,
+}
+
+/// A receive that has come back.
+struct Arrived {
+    wc: Wc,
+    memory: Mr,
+    /// A VQP back to the sender, of a message to a bound one.
+    source: Option<elver::Vqp>,
+}
+
+/// A message in memory.
+pub(crate) struct Came {
+    pub(crate) length: u32,
+    /// None if it came from whom the VQP is connected to.
+    pub(crate) source: Option<elver::Vqp>,
+}
+
+/// Who waits for what was posted, or for a message. Dropped, he hears of it no more.
+pub(crate) struct Ticket {
+    ends: Rc<Ends>,
+    pub(crate) id: u64,
+}
+
+impl Ends {
+    pub(crate) fn new(vqp: elver::Vqp, waits: &Rc<Waits>) -> Rc<Ends> {
+        let (waits, state) = (waits.clone(), RefCell::default());
+        let ends = Rc::new(Ends { vqp, waits, state });
+        let source: Weak<dyn Source> = Rc::downgrade(&ends) as Weak<dyn Source>;
+        ends.waits.add(ends.vqp.id(), source);
+        ends
+    }
+
+    /// Those of a VQP back to a sender, which is the same one for all of his messages.
+    pub(crate) fn back(vqp: elver::Vqp, waits: &Rc<Waits>) -> Rc<Ends> {
+        let known = waits.source(vqp.id()).map(|source| source as Rc<dyn Any>);
+        let known = known.and_then(|source| source.downcast().ok());
+        known.unwrap_or_else(|| Ends::new(vqp, waits))
+    }
+
+    /// A number for what will be posted.
+    pub(crate) fn ticket(self: &Rc<Self>) -> Ticket {
+        Ticket { ends: self.clone(), id: self.waits.number() }
+    }
+
+    /// Posts an operation, in its turn: there may be no room yet. How it ended, [`Ends::ended`] says.
+    pub(crate) fn send(&self, ticket: &Ticket, op: SendOp, piece: Piece) {
+        let send = Send { id: ticket.id, op, piece, is_waited_for: true };
+        self.state.borrow_mut().unposted.push_back(send);
+        self.post_sends();
+    }
+
+    fn post_sends(&self) {
+        loop {
+            let mut state = self.state.borrow_mut();
+            let Some(send) = state.unposted.pop_front() else { return };
+            let is_alone = state.sends.is_empty();
+            drop(state);
+            let (sges, flags) = ([send.piece.sge], SendFlags::SIGNALED);
+            let payload = Payload::Sges(&sges);
+            let wr = SendWr { wr_id: send.id, op: send.op, flags, payload, dest: None };
+            let posted = self.vqp.post_send(&[wr]);
+            let mut state = self.state.borrow_mut();
+            match posted.map_err(|failed| failed.error) {
+                Ok(()) => state.sends.push_back(send),
+                Err(Error::QueueFull { .. }) if !is_alone => {
+                    state.unposted.push_front(send);
+                    return;
+                }
+                Err(error) => drop(state.ended.insert(send.id, Err(error))),
+            }
+        }
+    }
+
+    /// How an operation ended, if it has; once.
+    pub(crate) fn ended(&self, ticket: &Ticket) -> Option<Result<Wc, Error>> {
+        self.state.borrow_mut().ended.remove(&ticket.id)
+    }
+
+    /// As [`Ends::ended`], after a look at what was told.
+    pub(crate) fn look_for_end(&self, ticket: &Ticket) -> Result<Option<Wc>, Error> {
+        if let Some(ended) = self.ended(ticket) {
+            return ended.map(Some);
+        }
+        self.take_and_wake()?;
+        match self.ended(ticket) {
+            Some(ended) => ended.map(Some),
+            None => self.vqp.failure().map_or(Ok(None), Err),
+        }
+    }
+
+    /// Waits at most so long until something was told of the VQP, and takes it.
+    pub(crate) fn wait(&self, at_most: Option<Duration>) -> Result<(), Error> {
+        let mut wcs = [Wc::default(); TAKEN];
+        let taken = self.vqp.wait_cq(&mut wcs, at_most)?;
+        self.completed(&wcs[..taken]);
+        self.take_and_wake()
+    }
+
+    /// Waits for a message into a piece of memory.
+    pub(crate) fn expect(&self, ticket: &Ticket, piece: Piece) {
+        let mut state = self.state.borrow_mut();
+        state.longest = state.longest.max(piece.sge.length);
+        state.takers.push_back((ticket.id, piece));
+        drop(state);
+        self.post_receives();
+    }
+
+    /// Posts as many receives as there are who wait, as far as there is room. Whose receive is refused hears so.
+    fn post_receives(&self) {
+        loop {
+            let mut state = self.state.borrow_mut();
+            let turn = state.receives.len() + state.arrived.len();
+            if turn >= state.takers.len() {
+                return;
+            }
+            let (longest, spare) = (state.longest, state.spare.pop());
+            drop(state);
+            let posted = self.post_receive(longest, spare);
+            let mut state = self.state.borrow_mut();
+            match posted {
+                Ok(receive) => state.receives.push_back(receive),
+                Err(Error::QueueFull { .. }) if turn > 0 => return,
+                Err(error) => {
+                    let Some((taker, _)) = state.takers.remove(turn) else { return };
+                    state.ended.insert(taker, Err(error));
+                }
+            }
+        }
+    }
+
+    fn post_receive(&self, length: u32, spare: Option<Mr>) -> Result<(u64, Mr), Error> {
+        let memory = match spare.filter(|memory| memory.len() >= u64::from(length)) {
+            Some(memory) => memory,
+            None => self.waits.session.alloc(u64::from(length.max(1)), AccessFlags::LOCAL_WRITE)?,
+        };
+        let (id, sges) = (self.waits.number(), [memory.sge(0, length)]);
+        match self.vqp.post_recv(&[RecvWr { wr_id: id, sges: &sges }]) {
+            Ok(()) => Ok((id, memory)),
+            Err(failed) => Err(failed.error),
+        }
+    }
+
+    /// Whether there is a message for whoever holds a ticket, or none will be.
+    pub(crate) fn has_message(&self, id: u64) -> bool {
+        let state = self.state.borrow();
+        let turn = state.takers.iter().position(|(taker, _)| *taker == id);
+        turn.is_none_or(|turn| turn < state.arrived.len())
+    }
+
+    pub(crate) fn has_ended(&self, id: u64) -> bool {
+        self.state.borrow().ended.contains_key(&id)
+    }
+
+    /// The next message, in the memory of whoever holds the ticket. One that does not fit there stays for another call.
+    pub(crate) fn message(&self, py: Python<'_>, ticket: &Ticket) -> PyResult<Option<Came>> {
+        if self.state.borrow().arrived.is_empty() {
+            self.take_and_wake().map_err(raised)?;
+        }
+        if let Some(Err(refused)) = self.ended(ticket) {
+            return Err(raised(refused));
+        }
+        let mut state = self.state.borrow_mut();
+        let turn = state.takers.iter().position(|(taker, _)| *taker == ticket.id);
+        let (Some(turn), Some(arrived)) = (turn, state.arrived.front()) else {
+            drop(state);
+            return self.vqp.failure().map_or(Ok(None), |failure| Err(raised(failure)));
+        };
+        let (length, room) = (arrived.wc.byte_len, state.takers[turn].1.sge.length);
+        if arrived.wc.succeeded().is_ok() && length > room {
+            let text = format!("a message of {length} bytes came, and {room} are asked for");
+            return Err(PyValueError::new_err(text));
+        }
+        let (arrived, taker) = (state.arrived.pop_front(), state.takers.remove(turn));
+        drop(state);
+        let (Some(Arrived { wc, memory, source }), Some((_, to))) = (arrived, taker) else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; if wc.status == WcStatus::Success { length as usize } else { 0 }];
+        let copied = memory.read(0, &mut bytes);
+        self.state.borrow_mut().spare.push(memory);
+        wc.succeeded().and(copied).map_err(raised)?;
+        to.memory.borrow(py).0.write(to.offset, &bytes).map_err(raised)?;
+        Ok(Some(Came { length, source }))
+    }
+
+    /// Takes what was told, and wakes whom it concerns.
+    pub(crate) fn take_and_wake(&self) -> Result<(), Error> {
+        let taken = self.take();
+        self.waits.wake(self.vqp.id());
+        taken
+    }
+
+    fn completed(&self, wcs: &[Wc]) {
+        let mut gone = Vec::new();
+        let mut state = self.state.borrow_mut();
+        for wc in wcs {
+            if let Some(at) = state.sends.iter().position(|send| send.id == wc.wr_id) {
+                let send = state.sends.remove(at);
+                if send.as_ref().is_some_and(|send| send.is_waited_for) {
+                    let ended = wc.succeeded();
+                    state.ended.insert(wc.wr_id, ended);
+                }
+                gone.extend(send);
+            } else {
+                state.arrive(*wc, None);
+            }
+        }
+        drop(state);
+        // Memory may be nobody else's by now, and goes with it.
+        drop(gone);
+    }
+}
+
+impl State {
+    fn arrive(&mut self, wc: Wc, source: Option<elver::Vqp>) {
+        let at = self.receives.iter().position(|(id, _)| *id == wc.wr_id);
+        if let Some((_, memory)) = at.and_then(|at| self.receives.remove(at)) {
+            self.arrived.push_back(Arrived { wc, memory, source });
+        }
+    }
+}
+
+impl Source for Ends {
+    fn take(&self) -> Result<(), Error> {
+        let mut wcs = [Wc::default(); TAKEN];
+        loop {
+            let taken = self.vqp.poll_cq(&mut wcs)?;
+            self.completed(&wcs[..taken]);
+            if taken < TAKEN {
+                break;
+            }
+        }
+        let messages = self.vqp.qpop_msgs()?;
+        let mut state = self.state.borrow_mut();
+        for message in messages {
+            state.arrive(message.wc, Some(message.source));
+        }
+        drop(state);
+        self.post_sends();
+        self.post_receives();
+        // It is told, and the session lists the VQP no more.
+        let _ = self.vqp.failure();
+        Ok(())
+    }
+
+    fn has_failed(&self) -> bool {
+        self.vqp.failure().is_some()
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.waits.remove(self.vqp.id());
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut state = self.ends.state.borrow_mut();
+        let ended = state.ended.remove(&self.id);
+        let at = state.unposted.iter().position(|send| send.id == self.id);
+        let unposted = at.and_then(|at| state.unposted.remove(at));
+        if let Some(send) = state.sends.iter_mut().find(|send| send.id == self.id) {
+            send.is_waited_for = false;
+        }
+        let turn = state.takers.iter().position(|(taker, _)| *taker == self.id);
+        let taker = turn.and_then(|turn| state.takers.remove(turn));
+        let has_left = taker.is_some() && !state.arrived.is_empty();
+        drop(state);
+        drop((ended, unposted, taker));
+        if has_left {
+            // What would have been his is the next one's.
+            self.ends.waits.wake(self.ends.vqp.id());
+        }
+    }
+}

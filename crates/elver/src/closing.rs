@@ -1,0 +1,55 @@
+use std::time::Duration;
+
+use crate::link::Wait;
+use crate::{Error, Session};
+
+/// A session that is being closed ([`Session::close_start`]).
+#[derive(Debug)]
+pub struct Closing {
+    session: Session,
+    request: u32,
+}
+
+impl Closing {
+    pub(crate) fn begun(session: &Session, request: u32) -> Closing {
+        Closing { session: session.clone(), request }
+    }
+
+    /// Whether the node has nothing left of the session.
+    ///
+    /// # Errors
+    /// As [`Session::close`].
+    pub fn poll(&self) -> Result<bool, Error> {
+        let mut inner = self.session.inner.borrow_mut();
+        let ended = match inner.poll() {
+            Ok(_) => inner.ended(self.request).transpose(),
+            Err(error) => Err(error),
+        };
+        is_over(ended.map(|ended| ended.is_some()))
+    }
+
+    /// Waits until the node has nothing left of the session, at most so long. What ends the wait before that does not keep
+    /// the session from ending: wait again, or drop it.
+    ///
+    /// # Errors
+    /// As [`Session::close`] and [`Session::wait_ready`].
+    pub fn wait(&self, at_most: Option<Duration>) -> Result<(), Error> {
+        let mut inner = self.session.inner.borrow_mut();
+        let ended = inner.wait(Wait::endable(at_most), |inner| inner.ended(self.request));
+        is_over(ended.and_then(|ended| ended.map(|_| true))).map(drop)
+    }
+}
+
+/// The node may close the socket right behind its answer.
+fn is_over(ended: Result<bool, Error>) -> Result<bool, Error> {
+    match ended {
+        Err(Error::NodeGone) => Ok(true),
+        ended => ended,
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.session.inner.borrow_mut().abandon(self.request);
+    }
+}
