@@ -71,7 +71,7 @@ pub use reply::{
 };
 pub use ring::Violation;
 pub use socket::{Listener, Received, Socket};
-pub use standing::{Space, Standing};
+pub use standing::{Space, Standing, pid_namespace};
 pub use turns::Turns;
 pub use version::VERSION;
 pub use wqe::{BATCH_MAX, INLINE_MAX, RecvBatch, SGES_MAX, SendBatch};

@@ -146,6 +146,11 @@ impl Opened {
     }
 }
 
+/// The inode of the PID namespace that the process of a number is in, which may be another process by now.
+pub fn pid_namespace(pid: Pid) -> Option<u64> {
+    Some(std::fs::metadata(format!("/proc/{pid}/ns/pid")).ok()?.ino())
+}
+
 /// A namespace of a process, whoever has its number by now.
 fn of_process(pid: Option<Pid>, pidfd: &impl AsFd, kind: Kind) -> Option<Opened> {
     if let Ok(opened) = opened(pidfd.as_fd().as_raw_fd(), kind.of_pidfd()) {

@@ -33,18 +33,20 @@ impl Engine {
             self.counters.sessions_rejected += 1;
             return;
         };
-        // Whoever could end the node need not be kept from its time.
-        let is_trusted = peer.uid == 0 || peer.uid == self.host.uid;
-        let account = Account::of_user(peer.uid);
-        if !is_trusted && !self.visits.enter(peer.uid, now) {
+        let often = "processes of this user connect too often; wait a moment, and longer each time";
+        let place = self.visits.place(&peer, self.host);
+        if !self.visits.may_look(place, now) {
             self.counters.visits_refused += 1;
-            let text =
-                "processes of this user connect too often; wait a moment, and longer each time";
-            return self.turn_away(account, socket, text, now);
+            return self.turn_away(Account::of_user(peer.uid), socket, often, now);
         }
         let most = self.config.quota.sessions_total as usize + GREETINGS_MAX as usize;
         let known = Customer::over(&socket, &peer, &self.config.quota, self.host);
-        let account = known.0.account;
+        let Customer { account, is_trusted } = known.0;
+        // Whoever could end the node need not be kept from its time.
+        if !is_trusted && !self.visits.enter(account, place, now) {
+            self.counters.visits_refused += 1;
+            return self.turn_away(account, socket, often, now);
+        }
         let all = self.sessions.len() + self.sessions.partings.len();
         if all >= most || self.sessions.is_crowded(account) {
             let text = "the node has no place for another session of this user's, those included that are \
