@@ -41,23 +41,22 @@ pub fn create(name: &str, len: u64, pages: Pages) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The same file, to be read only: who gets it can neither write it nor open it anew for writing, unless he is this
-/// process's user, whose files it is.
+/// Lets no other user open a file anew, for whatever: who has been handed one to be read ([`reopen`]) cannot get at one to
+/// be written. To be called before anybody else has the file: the system takes its lock, which whoever has it can hold.
 ///
 /// # Errors
 ///
-/// What the system said: the file is another user's, `/proc` is not there, or the process has no descriptor
-/// left.
-pub fn read_only(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR)?;
-    reopen(fd)
+/// What the system said: the file is another user's.
+pub fn close_to_others(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR)?)
 }
 
-/// The same file, opened to be read only.
+/// The same file, opened to be read only. Takes none of its locks.
 ///
 /// # Errors
 ///
-/// What the system said: `/proc` is not there, or the process has no descriptor left.
+/// What the system said: `/proc` is not there, the file is another user's ([`close_to_others`]), or the process has no
+/// descriptor left.
 pub fn reopen(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
@@ -103,7 +102,8 @@ mod tests {
     fn one_to_be_read_cannot_be_written() {
         let fd = create("test", 4096, Pages::Small).unwrap();
         assert!(!is_huge(fd.as_fd()).unwrap());
-        let read = read_only(fd.as_fd()).unwrap();
+        close_to_others(fd.as_fd()).unwrap();
+        let read = reopen(fd.as_fd()).unwrap();
         assert!(check(read.as_fd(), 4096).is_ok());
         assert_eq!(rustix::io::pwrite(&read, &[1], 0), Err(Errno::BADF));
         assert_eq!(rustix::io::pwrite(&fd, &[1], 0), Ok(1));

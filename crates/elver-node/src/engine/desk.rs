@@ -375,6 +375,7 @@ pub(super) fn hand_over(
     let memory = Some(Held::new(piece.memory, order.addr));
     let backing = Some(piece.file.clone());
     open.regions.insert(info.lkey, Region { usage, memory, backing });
+    piece.file.is_had_by(order.account);
     let message = Message::Memory { request: order.request };
     // A client that does not read its socket keeps the region, unusable, until it ends.
     socket

@@ -156,7 +156,7 @@ impl Directs {
         let file = file_for(sessions, slot, &region).ok_or_else(no_such)?;
         let session = sessions.get(slot).ok_or_else(ended)?;
         let token = session.token(slot);
-        let Session { socket, process, open: Some(open), .. } = session else {
+        let Session { socket, process, customer, open: Some(open), .. } = session else {
             return Err(ended());
         };
         let is_new = open.gate.is_none();
@@ -164,6 +164,7 @@ impl Directs {
             Some(gate) => gate,
             none => {
                 let gate = Gate::make(token, process.as_ref())?;
+                gate.file.is_had_by(customer.account);
                 socket.send(&Message::Memory { request }, Some(gate.file.as_fd()))?;
                 none.insert(gate)
             }
@@ -394,7 +395,7 @@ fn send(socket: &Socket, request: u32, file: &Backing, access: AccessFlags) -> s
     if access.contains(AccessFlags::REMOTE_WRITE) {
         return socket.send(&message, Some(file.as_fd()));
     }
-    let read = memfd::read_only(file.as_fd())?;
+    let read = memfd::reopen(file.as_fd())?;
     socket.send(&message, Some(read.as_fd()))
 }
 

@@ -48,7 +48,7 @@ impl Engine {
             return self.turn_away(account, socket, often, now);
         }
         let all = self.sessions.len() + self.sessions.partings.len();
-        if all >= most || self.sessions.is_crowded(account) {
+        if all >= most || self.sessions.is_crowded(account, now) {
             let text = "the node has no place for another session of this user's, those included that are \
                         beginning and those that have ended and left files unread; end some, or raise \
                         `quota.sessions` or `quota.sessions_total` of elverd";

@@ -15,13 +15,14 @@ mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use elver_core::{ClientId, Core};
 use elver_portal::{
-    ARENA_BYTES, Answer, Command, HeirsLayout, NodeHeir, NodeRecords, RefusalCode,
+    ARENA_BYTES, Answer, Command, HeirsLayout, NodeEnd, NodeRecords, RefusalCode,
     VQPS_PER_HEIR_MAX, Via, VqpOptions,
 };
-use elver_soft::{SoftDevice, SoftMemory};
+use elver_soft::SoftDevice;
 use elver_verbs::{AccessFlags, Gid, Time};
 use rustc_hash::FxHashMap;
 use rustix::process::Pid;
@@ -30,7 +31,7 @@ use self::leaving::Leaving;
 use self::plan::{Assignments, Planned, Target};
 use super::account::{Account, Customer};
 use super::maker::Maker;
-use super::orders::SetFile;
+use super::orders::{Place, SetFile};
 use super::quota::{Quotas, Usage};
 use super::room::Backing;
 use super::session::Open;
@@ -56,6 +57,8 @@ pub(super) struct Sets {
     leaving: Vec<Leaving>,
     /// Files of sets that have ended, of which children may still have sessions.
     outliving: Vec<Outliving>,
+    /// Places of sessions that are made in them no more.
+    places: Vec<(Account, Vec<Place>)>,
     last: u32,
     /// Heirs that were made, taken and given back; children that were refused.
     pub(super) counts: Counts,
@@ -115,7 +118,7 @@ struct Set {
 /// The file of a set, and the records in it.
 struct Files {
     file: Backing,
-    records: NodeRecords,
+    records: Arc<NodeRecords>,
 }
 
 /// The file of a set that has ended.
@@ -126,8 +129,12 @@ struct Outliving {
 }
 
 struct Heir {
-    /// Its mappings, once it was made.
+    /// Its mappings, once it was made. Not while they are made empty.
     place: Option<Place>,
+    /// The rings in them, which are empty, until it is made.
+    rings: Option<NodeEnd>,
+    /// The client that had them last, of which something may be left.
+    last: Option<ClientId>,
     state: State,
     /// Times that a child gave it back.
     times: u64,
@@ -144,6 +151,8 @@ impl Heir {
     fn paid() -> Heir {
         Heir {
             place: None,
+            rings: None,
+            last: None,
             state: State::Vacant,
             times: 0,
             assigned: Assignments::default(),
@@ -151,11 +160,6 @@ impl Heir {
             failures: 0,
         }
     }
-}
-
-struct Place {
-    heir: NodeHeir,
-    arena: SoftMemory,
 }
 
 #[derive(Default)]
@@ -222,7 +226,9 @@ pub(super) enum Ordered {
 impl Sets {
     /// Whether something is to be made, or waits for what a child left to go.
     pub(super) fn is_busy(&self) -> bool {
-        !self.vacant.is_empty() || self.leaving.iter().any(|one| one.look_at().is_none())
+        !self.places.is_empty()
+            || !self.vacant.is_empty()
+            || self.leaving.iter().any(|one| one.look_at().is_none())
     }
 
     /// When something is to be tried again, if it is.
@@ -521,12 +527,14 @@ impl Sets {
             let bytes = set.layout.bytes();
             self.outliving.push(Outliving { account, file, bytes });
         }
+        let mut places = Vec::new();
         for heir in set.heirs {
             if let Some(place) = &heir.place
                 && !matches!(heir.state, State::Taken(_))
             {
                 place.heir.gone();
             }
+            places.extend(heir.place);
             if let State::Making { ready, .. } | State::Free(ready) = heir.state {
                 self.clients.remove(&ready.open.client);
                 let client = ready.open.client;
@@ -534,5 +542,6 @@ impl Sets {
                 core.client_close(client, now);
             }
         }
+        self.places.push((account, places));
     }
 }

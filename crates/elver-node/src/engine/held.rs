@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use elver_soft::SoftMemory;
 
-use super::maker::Maker;
-
 /// Memory that the node made for a process. Clones are of the same process's sessions.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
@@ -24,10 +22,8 @@ impl Held {
         self.memory.is_lost()
     }
 
-    /// Gives so many bytes back to the system, if no other session has them registered.
-    pub(super) fn give_back(self, bytes: u64, maker: &Maker) {
-        if let Some(memory) = Arc::into_inner(self.memory) {
-            maker.give_back(memory, bytes);
-        }
+    /// The memory, if no other session has it registered.
+    pub(super) fn into_last(self) -> Option<SoftMemory> {
+        Arc::into_inner(self.memory)
     }
 }

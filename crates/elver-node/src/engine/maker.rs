@@ -1,5 +1,6 @@
 //! Memory for clients. Small pieces are made at once; a large one takes the kernel long to clear,
-//! so that a thread of its own makes it and gives it back, and no other client notices.
+//! so that a thread of its own makes it, and no other client notices. What a process has been handed a thread
+//! of its account gives back ([`Asides`]): it can keep whoever does that waiting.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,13 +9,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use elver_portal::memfd::{HUGE_PAGE, Pages};
+use elver_portal::memfd::{self, HUGE_PAGE, Pages};
 use elver_soft::SoftMemory;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::account::Account;
+use super::asides::Asides;
 use super::notice::{Notice, Outlet};
-use super::orders::{Filed, Made, Order, PAGE, Piece, SetFile};
+use super::orders::{Cleared, Filed, Leavings, Made, Order, PAGE, Piece, SetFile};
 use super::room::{self, Backing};
 
 /// Pieces up to this are made by the engine itself.
@@ -27,7 +29,6 @@ enum Job {
     Make(Order),
     File(SetFile),
     Discard(SoftMemory),
-    Empty(Backing, u64),
 }
 
 /// Pieces and files that wait to be made, by who pays for them.
@@ -65,6 +66,8 @@ pub(super) struct Maker {
     jobs: Option<Sender<Job>>,
     making: Arc<Mutex<Making>>,
     thread: Option<JoinHandle<()>>,
+    /// What may have to wait for processes.
+    pub(super) asides: Asides,
 }
 
 impl Maker {
@@ -72,10 +75,11 @@ impl Maker {
         let (sender, receiver) = channel();
         let making = Arc::<Mutex<Making>>::default();
         let made = making.clone();
+        let asides = Asides::new(outlet.clone());
         let thread = std::thread::Builder::new()
             .name("elver-memory".into())
             .spawn(move || work(&receiver, &made, &outlet))?;
-        Ok(Maker { jobs: Some(sender), making, thread: Some(thread) })
+        Ok(Maker { jobs: Some(sender), making, thread: Some(thread), asides })
     }
 
     /// Makes what was ordered, at once or later: then [`Notice::Made`] brings it.
@@ -92,12 +96,24 @@ impl Maker {
         self.order(file.account, Job::File(file))
     }
 
-    /// Gives all of a file back to the system, though a client may still map it.
-    pub(super) fn empty(&self, file: Backing, bytes: u64) {
-        if let Some(jobs) = &self.jobs {
-            // Without the thread it goes with the process.
-            let _ = jobs.send(Job::Empty(file, bytes));
-        }
+    /// Gives all of a set's file back to the system, though processes may still map it, and tells.
+    pub(super) fn empty(&self, file: Backing, bytes: u64, cleared: Cleared) {
+        self.asides.run(cleared.account, move |outlet| {
+            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // What the system does not take now it has when the last has closed the file.
+            let _ = fallocate(&file, hole, 0, bytes);
+            drop(file);
+            // Without an engine nobody waits for it.
+            let _ = outlet.send(Notice::Cleared(cleared));
+        });
+    }
+
+    /// Gives what a process was handed back to the system, though it may still map it, and tells.
+    pub(super) fn clear(&self, leavings: Leavings, cleared: Cleared) {
+        self.asides.run(cleared.account, move |outlet| {
+            leavings.clear();
+            let _ = outlet.send(Notice::Cleared(cleared));
+        });
     }
 
     /// Has the thread make something, unless too much waits already.
@@ -110,7 +126,7 @@ impl Maker {
         self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(busy)
     }
 
-    /// Gives memory back to the system, though the client may still map it.
+    /// Gives memory back to the system that no process was handed.
     pub(super) fn give_back(&self, memory: SoftMemory, bytes: u64) {
         match &self.jobs {
             Some(jobs) if bytes > AT_ONCE_BYTES => {
@@ -148,6 +164,8 @@ impl Piece {
         // All of the file is mapped, so that all of it can be discarded.
         let all = SoftMemory::map_file(file.as_fd(), bytes).map_err(io::Error::other)?;
         let memory = all.part(0, len.max(1)).map_err(io::Error::other)?;
+        // While nobody else has it: who has can hold the lock that this takes.
+        memfd::close_to_others(file.as_fd())?;
         Ok(Piece { file, memory, bytes })
     }
 }
@@ -172,11 +190,6 @@ fn work(jobs: &Receiver<Job>, waiting: &Mutex<Making>, outlet: &Outlet) {
                 let _ = outlet.send(Notice::Filed(Filed { order, result: file }));
             }
             Job::Discard(memory) => memory.discard(),
-            Job::Empty(file, bytes) => {
-                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                // What the system does not take now it has when the last has closed the file.
-                let _ = fallocate(&file, hole, 0, bytes);
-            }
         }
     }
 }

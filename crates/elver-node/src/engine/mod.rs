@@ -9,6 +9,7 @@
 //! ([`Engine::rest`]); a packet, a session's message, a new process or a [`Notice`] wakes it.
 
 mod account;
+mod asides;
 mod counters;
 mod desk;
 mod directs;
@@ -31,6 +32,7 @@ mod room;
 mod session;
 mod sessions;
 mod shares;
+mod shelf;
 mod tell;
 #[cfg(test)]
 mod tests;
@@ -95,6 +97,8 @@ const QUIET_NS: u64 = 100_000;
 const BEGINS_NS: u64 = 1_000_000;
 /// The longest time that this waits for such a moment.
 const PREPARE_NS_MAX: u64 = 5_000_000;
+/// Time between two looks at what there is room for, for those who were refused.
+const ROOM_NS: u64 = 10_000_000;
 /// Processes that are let in at a look.
 const ACCEPTS_MAX: usize = 16;
 /// So long after a process connected its hello is looked for in every round, and only then is its
@@ -149,6 +153,7 @@ pub(crate) struct Engine {
     busy_at: Time,
     prepared_at: Time,
     opened_at: Time,
+    room_at: Time,
     // The maker's thread may wait for room in the inlet, which must go first.
     inlet: Inlet,
     maker: Maker,
@@ -217,6 +222,7 @@ impl Engine {
             busy_at: Time::ZERO,
             prepared_at: Time::ZERO,
             opened_at: Time::ZERO,
+            room_at: Time::ZERO,
             inlet,
             maker,
             looks,
@@ -435,6 +441,11 @@ impl Engine {
                 let tools = (&mut self.core, &self.maker);
                 self.sets.filed(filed, &mut self.sessions, tools, now);
             }
+            Notice::Cleared(cleared) => self.cleared(cleared, now),
+            Notice::Readied(readied) => {
+                let tools = (&mut self.core, &self.maker);
+                self.sets.readied(*readied, &mut self.sessions, tools, now);
+            }
             Notice::Looked(looked) => {
                 if let Some((look, found)) = self.looks.end(looked) {
                     self.register(look, found.map_err(Into::into), now);
@@ -472,11 +483,15 @@ impl Engine {
         }
         let (core, directs) = (&self.core, &self.directs);
         let is_gone = |client| core.client_is_gone(client) && !directs.keeps(client);
-        let gone = self.sessions.forget_gone(is_gone, &self.maker);
+        let gone = self.sessions.forget_gone(is_gone, &self.maker, now);
         for slot in gone {
-            let result = self.sessions.say_goodbye(slot, &self.maker);
-            self.sessions.activate(slot, now);
-            self.settle(slot, result, now);
+            self.sessions.say_goodbye(slot, &self.maker);
+        }
+        let asides = &self.maker.asides;
+        asides.tend(now);
+        if now.ns_since(self.room_at) >= ROOM_NS {
+            self.room_at = now;
+            room::tend(|account, shelf| asides.run(account, move |_| shelf.look()));
         }
         self.sets.tend(&mut self.sessions, (&mut self.core, &self.maker), now);
         for slot in self.sessions.silent(now) {

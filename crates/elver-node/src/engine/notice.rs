@@ -18,7 +18,7 @@ use elver_verbs::Gid;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::news::Waiting;
-use super::orders::{Filed, Looked, Made};
+use super::orders::{Cleared, Filed, Looked, Made, Readied};
 use crate::capture::VqpName;
 use crate::registry::News;
 use crate::status::Status;
@@ -56,6 +56,10 @@ pub(crate) enum Notice {
     Filed(Filed),
     /// Memory that is to be registered was looked at.
     Looked(Looked),
+    /// Memory that was a process's was given back to the system.
+    Cleared(Cleared),
+    /// The place of a session that is to be made ahead is there and empty, or not.
+    Readied(Box<Readied>),
 }
 
 /// The engine's end.

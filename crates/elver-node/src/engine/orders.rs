@@ -2,12 +2,17 @@
 
 use std::io;
 
+use elver_core::ClientId;
 use elver_portal::memfd::HUGE_PAGE;
+use elver_portal::{NodeEnd, NodeHeir};
 use elver_soft::{SoftMemory, Sought};
 use elver_verbs::AccessFlags;
 
 use super::account::Account;
+use super::gate::Gate;
+use super::quota::Usage;
 use super::room::Backing;
+use super::translate::Refused;
 
 /// Bytes of a page of memory that is made.
 pub(super) const PAGE: u64 = 4_096;
@@ -75,4 +80,63 @@ pub(crate) struct Filed {
 pub(crate) struct Looked {
     pub(super) id: u64,
     pub(super) sought: Sought,
+}
+
+/// What a process may still map, and is its no more.
+#[derive(Default)]
+pub(super) struct Leavings {
+    pub(super) memory: Vec<SoftMemory>,
+    pub(super) rings: Option<NodeEnd>,
+    pub(super) files: Vec<Backing>,
+    pub(super) gate: Option<Gate>,
+}
+
+impl Leavings {
+    /// Gives it back to the system, whoever maps it.
+    pub(super) fn clear(self) {
+        let Leavings { memory, rings, files, gate } = self;
+        for memory in &memory {
+            memory.discard();
+        }
+        if let Some(rings) = &rings {
+            rings.discard();
+        }
+        drop((memory, rings, files, gate));
+    }
+}
+
+/// Memory was given back to the system, and counts no more.
+pub(crate) struct Cleared {
+    pub(super) account: Account,
+    pub(super) usage: Usage,
+    pub(super) awaited_by: Awaiting,
+}
+
+/// What waits until memory was given back.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Awaiting {
+    /// The answer to a deregistration, in a session that has such a token; whether nobody was left inside.
+    Region { token: u64, request: u32, is_free: bool },
+    /// The answer to a goodbye.
+    Goodbye { token: u64, request: u32 },
+    /// What an ended session had.
+    Session(ClientId),
+    /// Nothing.
+    Nobody,
+}
+
+/// Where a session is that is made ahead: its record and rings, and its arena.
+pub(super) struct Place {
+    pub(super) heir: NodeHeir,
+    pub(super) arena: SoftMemory,
+}
+
+/// A place was made empty for one, or not.
+pub(crate) struct Readied {
+    pub(super) set: u32,
+    /// The session that prepares the set, and who pays for it.
+    pub(super) token: u64,
+    pub(super) account: Account,
+    pub(super) heir: u32,
+    pub(super) result: Result<(Place, NodeEnd), Refused>,
 }

@@ -68,6 +68,11 @@ impl Usage {
         }
     }
 
+    /// What of it memory takes.
+    pub(super) fn of_memory(self) -> Usage {
+        Usage { mrs: self.mrs, bytes: self.bytes, ..Usage::NONE }
+    }
+
     pub(super) fn bytes(bytes: u64) -> Usage {
         Usage { bytes, ..Usage::NONE }
     }

@@ -4,14 +4,18 @@
 //! What was given stays given: pages that a process gives back (`MADV_REMOVE`) come again when somebody
 //! touches them, so that they are room for nobody else as long as the memory is the process's.
 
+use std::collections::HashMap;
 use std::fs::read_to_string;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use elver_portal::memfd::{self, Pages};
+
+use super::account::Account;
+use super::shelf::{Shelf, Shelved};
 
 /// Bytes that stay for the node itself, and for others of its container.
 const RESERVE_BYTES: u64 = 16 << 20;
@@ -24,22 +28,50 @@ const UNLOOKED_SHARE: u64 = 8;
 /// One user has at most so many times what is left for others.
 const HOLDINGS_PER_REST: u64 = 3;
 
-/// Bytes that may be given before the next look.
-static UNLOOKED: AtomicU64 = AtomicU64::new(0);
+/// No refusal is known.
+const NONE_REFUSED: u64 = u64::MAX;
 
-/// Files that were made, and their bytes.
-static MADE: Mutex<Vec<(Weak<OwnedFd>, u64)>> = Mutex::new(Vec::new());
-/// Those that are gone are looked for when there are so many, and then when there are twice as many.
-static MADE_TIDY: AtomicU64 = AtomicU64::new(64);
+/// This process's.
+static ROOM: LazyLock<Room> = LazyLock::new(Room::default);
+
+/// What has been given, and what is known of what there is.
+#[derive(Debug)]
+struct Room {
+    /// Bytes that may be given before the next look.
+    unlooked: AtomicU64,
+    /// What there was room for when somebody was refused, lately: who asks for more than that again is refused without a
+    /// look.
+    refused_at: AtomicU64,
+    /// Whether it matters how many pages were given back.
+    is_tight: AtomicBool,
+    /// Files, by account.
+    shelves: Mutex<HashMap<Account, Arc<Shelf>>>,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room {
+            unlooked: AtomicU64::new(0),
+            refused_at: AtomicU64::new(NONE_REFUSED),
+            is_tight: AtomicBool::new(false),
+            shelves: Mutex::default(),
+        }
+    }
+}
 
 /// A file in memory that counts in full as long as somebody has it.
 #[derive(Clone, Debug)]
-pub(crate) struct Backing(Arc<OwnedFd>);
+pub(crate) struct Backing(Arc<Shelved>);
 
 impl Backing {
     /// Whether nobody else of this process has it.
     pub(super) fn is_last(&self) -> bool {
         Arc::strong_count(&self.0) == 1
+    }
+
+    /// A process of an account's is about to be handed it, and may give pages of it back. Once.
+    pub(super) fn is_had_by(&self, account: Account) {
+        self.0.put_on(&ROOM.shelf(account));
     }
 }
 
@@ -58,43 +90,84 @@ pub(super) fn memfd(
     held: Option<u64>,
 ) -> io::Result<Backing> {
     if pages == Pages::Small {
-        take(bytes, held)?;
+        ROOM.take(bytes, held, room)?;
     }
-    let file = Arc::new(memfd::create(name, bytes, pages)?);
-    if pages == Pages::Small {
-        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-        if made.len() as u64 >= MADE_TIDY.load(Ordering::Relaxed) {
-            made.retain(|(file, _)| file.strong_count() > 0);
-            MADE_TIDY.store((made.len() as u64 * 2).max(64), Ordering::Relaxed);
+    let file: OwnedFd = memfd::create(name, bytes, pages)?;
+    let counted = if pages == Pages::Small { bytes } else { 0 };
+    Ok(Backing(Arc::new(Shelved::new(file, counted))))
+}
+
+/// What it was refused by is looked at again from now on. Where it matters, has each account's files looked at, by what
+/// `aside` has done for it: who has them can keep waiting whoever looks.
+pub(super) fn tend(aside: impl FnMut(Account, Arc<Shelf>)) {
+    ROOM.tend(aside);
+}
+
+impl Room {
+    fn shelf(&self, account: Account) -> Arc<Shelf> {
+        self.shelves().entry(account).or_default().clone()
+    }
+
+    fn shelves(&self) -> MutexGuard<'_, HashMap<Account, Arc<Shelf>>> {
+        // Held for a few instructions, in which nothing is left half done.
+        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives so many bytes. `room` tells how many there are without those that were given back, which come when somebody
+    /// touches them.
+    fn take(
+        &self,
+        bytes: u64,
+        held: Option<u64>,
+        room: impl FnOnce() -> Option<u64>,
+    ) -> io::Result<()> {
+        let less = |left: u64| left.checked_sub(bytes);
+        if self.unlooked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+            return Ok(());
         }
-        made.push((Arc::downgrade(&file), bytes));
+        let known = self.refused_at.load(Ordering::Relaxed);
+        if known != NONE_REFUSED {
+            judge(known, bytes, held)?;
+        }
+        // A system that does not tell has to do without being asked.
+        let Some(room) = room() else { return Ok(()) };
+        let sums = self
+            .shelves()
+            .values()
+            .map(|shelf| (shelf.bytes(), shelf.missing()))
+            .fold((0_u64, 0_u64), |(bytes, missing), one| {
+                (bytes.saturating_add(one.0), missing.saturating_add(one.1))
+            });
+        if room.saturating_sub(sums.0) / (1 + HOLDINGS_PER_REST) <= bytes {
+            self.is_tight.store(true, Ordering::Relaxed);
+        }
+        let room = room.saturating_sub(sums.1);
+        let rest = judge(room, bytes, held)
+            .inspect_err(|_| self.refused_at.store(room, Ordering::Relaxed))?;
+        let unlooked = (rest / UNLOOKED_SHARE).min(UNLOOKED_BYTES_MAX);
+        self.unlooked.store(unlooked, Ordering::Relaxed);
+        Ok(())
     }
-    Ok(Backing(file))
+
+    fn tend(&self, mut aside: impl FnMut(Account, Arc<Shelf>)) {
+        self.refused_at.store(NONE_REFUSED, Ordering::Relaxed);
+        let mut shelves = self.shelves();
+        shelves.retain(|_, shelf| shelf.bytes() > 0 || Arc::strong_count(shelf) > 1);
+        if !self.is_tight.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let wanted: Vec<_> = shelves.iter().map(|(account, one)| (*account, one.clone())).collect();
+        drop(shelves);
+        for (account, shelf) in wanted {
+            if shelf.begin() {
+                aside(account, shelf);
+            }
+        }
+    }
 }
 
-/// Bytes of files in use that are not there, and must come when somebody touches them.
-fn holes() -> u64 {
-    let made: Vec<_> = {
-        let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-        made.retain(|(file, _)| file.strong_count() > 0);
-        made.iter().filter_map(|(file, bytes)| Some((file.upgrade()?, *bytes))).collect()
-    };
-    let missing = |(file, bytes): &(Arc<OwnedFd>, u64)| {
-        // What the system does not tell counts as if nothing were there.
-        let there = rustix::fs::fstat(file).map_or(0, |stat| stat.st_blocks as u64 * 512);
-        bytes.saturating_sub(there)
-    };
-    made.iter().map(missing).sum()
-}
-
-fn take(bytes: u64, held: Option<u64>) -> io::Result<()> {
-    let less = |left: u64| left.checked_sub(bytes);
-    if UNLOOKED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
-        return Ok(());
-    }
-    // A system that does not tell has to do without being asked.
-    let Some(room) = room() else { return Ok(()) };
-    let room = room.saturating_sub(holes());
+/// What is left of so much room when somebody has been given some; or why he is not.
+fn judge(room: u64, bytes: u64, held: Option<u64>) -> io::Result<u64> {
     let Some(rest) = room.checked_sub(bytes) else {
         let what = format!("{bytes} bytes, and this machine or container has room for {room}");
         return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
@@ -105,8 +178,7 @@ fn take(bytes: u64, held: Option<u64>) -> io::Result<()> {
         );
         return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
     }
-    UNLOOKED.store((rest / UNLOOKED_SHARE).min(UNLOOKED_BYTES_MAX), Ordering::Relaxed);
-    Ok(())
+    Ok(rest)
 }
 
 /// Bytes that there is room for, as far as the system tells: on the machine, and in the control
@@ -232,9 +304,17 @@ mod tests {
         }
         memfd("test", 4_096, Pages::Small, None).unwrap();
         // Somebody who has as much as there is must leave the rest to others.
-        UNLOOKED.store(0, Ordering::Relaxed);
-        let error = memfd("test", 4_096, Pages::Small, Some(8 * most)).unwrap_err();
+        let error = Room::default().take(4_096, Some(8 * most), room).unwrap_err();
         assert!(error.to_string().contains("must leave some"), "{error}");
+    }
+
+    const USER: Account = Account { uid: 1, space: 0, is_root: false };
+
+    fn file(room: &Room, bytes: u64) -> Shelved {
+        let file = memfd::create("test", bytes, Pages::Small).unwrap();
+        let file = Shelved::new(file, bytes);
+        file.put_on(&room.shelf(USER));
+        file
     }
 
     /// They seemed to be room for more, again and again.
@@ -242,17 +322,51 @@ mod tests {
     fn pages_that_were_given_back_are_taken_all_the_same() {
         use rustix::fs::FallocateFlags;
         const BYTES: u64 = 8 << 20;
-        let file = memfd("test", BYTES, Pages::Small, None).unwrap();
+        let room = Room::default();
+        let file = file(&room, BYTES);
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&file, hole, 0, BYTES / 2).unwrap();
-        // Other tests may have some.
-        assert!(holes() >= BYTES / 2);
-        let only = |made: &(Weak<OwnedFd>, u64)| made.0.as_ptr() == Arc::as_ptr(&file.0);
-        assert_eq!(MADE.lock().unwrap().iter().filter(|made| only(made)).count(), 1);
-        let pointer = Arc::downgrade(&file.0);
+        // There is as much as it has given back, and that is what it may have to be given.
+        let most = || Some(BYTES / 2);
+        room.take(4_096, None, most).unwrap();
+        room.tend(|_, shelf| shelf.look());
+        room.unlooked.store(0, Ordering::Relaxed);
+        assert!(room.take(4_096, None, most).is_err());
         drop(file);
-        holes();
-        assert!(!MADE.lock().unwrap().iter().any(|(made, _)| made.ptr_eq(&pointer)));
+        room.tend(|_, _| {});
+        room.take(4_096, None, most).unwrap();
+    }
+
+    /// Each time all files of all users were looked at, and the system's books, by the engine.
+    #[test]
+    fn who_asks_again_for_what_there_is_not_has_nothing_looked_at() {
+        let room = Room::default();
+        let files: Vec<_> = (0..8).map(|_| file(&room, 1 << 20)).collect();
+        let (mut asked, mut looked) = (0, 0);
+        for tending in 1..=3 {
+            for _ in 0..1_000 {
+                let error = room.take(1 << 30, Some(0), || {
+                    asked += 1;
+                    Some(64 << 20)
+                });
+                assert_eq!(error.unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+            }
+            assert_eq!(asked, tending, "once, until it is time to look again");
+            room.tend(|account, shelf| {
+                assert_eq!(account, USER);
+                looked += 1;
+                shelf.look();
+            });
+            assert_eq!(looked, tending, "and so are the files, by a thread of their owner's");
+        }
+        // What there is anybody gets meanwhile, and files do not matter where there is plenty.
+        assert!(room.take(1 << 30, None, || Some(64 << 20)).is_err());
+        room.take(1 << 20, None, || Some(64 << 30)).unwrap();
+        room.tend(|_, _| {});
+        room.unlooked.store(0, Ordering::Relaxed);
+        room.take(1 << 20, None, || Some(64 << 30)).unwrap();
+        room.tend(|_, _| panic!("there is plenty"));
+        drop(files);
     }
 
     #[test]

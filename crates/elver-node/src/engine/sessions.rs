@@ -2,9 +2,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use elver_core::{ClientId, ClientLimits, Core};
-use elver_portal::{ARENA_BYTES, Answer, Layout, Message, Peer, Socket, Standing, Violation};
+use elver_portal::{Answer, Layout, Message, Peer, Socket, Standing, Violation};
 use elver_soft::SoftDevice;
-use elver_soft::SoftMemory;
 use elver_verbs::Time;
 use rustc_hash::FxHashMap;
 use rustix::process::Pid;
@@ -13,6 +12,7 @@ use super::account::{Account, Customer};
 use super::counters::EngineCounters;
 use super::held::Held;
 use super::maker::Maker;
+use super::orders::{Awaiting, Cleared, Leavings};
 use super::partings::Partings;
 use super::quota::{Holding, Quotas, Usage, is_modest};
 use super::room::Backing;
@@ -24,6 +24,8 @@ use crate::status::{SessionStatus, UserStatus};
 
 /// A process that connected must say hello within this.
 const GREETING_NS_MAX: u64 = 1_000_000_000;
+/// What a session had counts as one if it cannot be given back within this.
+const CLEARING_NS: u64 = 100_000_000;
 /// Processes beyond the number of sessions, of all users and of each, that may be about to say hello.
 pub(super) const GREETINGS_MAX: u32 = 64;
 
@@ -36,6 +38,8 @@ pub(super) struct Sessions {
     clients: FxHashMap<ClientId, u32>,
     /// Ended sessions of which the core still has something.
     ghosts: FxHashMap<ClientId, Ghost>,
+    /// Those of which it has nothing more, and whose memory is being given back.
+    cleared: FxHashMap<ClientId, (Account, Time)>,
     pub(super) quotas: Quotas,
     pub(super) limits: QuotaConfig,
     /// The largest rings that a session gets.
@@ -54,10 +58,8 @@ pub(super) struct Sessions {
 struct Ghost {
     account: Account,
     usage: Usage,
-    arena: SoftMemory,
-    memory: Vec<(Held, u64)>,
-    /// The files of these.
-    _backings: Vec<Backing>,
+    leavings: Leavings,
+    memory: Vec<Held>,
 }
 
 /// How a session ends.
@@ -79,6 +81,7 @@ impl Sessions {
             turns: Turns::default(),
             clients: FxHashMap::default(),
             ghosts: FxHashMap::default(),
+            cleared: FxHashMap::default(),
             quotas: Quotas::new(limits.clone(), total),
             limits,
             most,
@@ -152,7 +155,7 @@ impl Sessions {
 
     /// Whether a client is none of ours, and never was.
     pub(super) fn is_foreign(&self, client: ClientId) -> bool {
-        !self.clients.contains_key(&client) && !self.ghosts.contains_key(&client)
+        !self.clients.contains_key(&client) && self.has_forgotten(client)
     }
 
     #[inline]
@@ -183,12 +186,13 @@ impl Sessions {
 
     /// Whether an account has all the sessions that it may have, and many more that have not said
     /// hello, or more of all than leaves places to others. Root may have as many as it likes.
-    pub(super) fn is_crowded(&self, account: Account) -> bool {
+    pub(super) fn is_crowded(&self, account: Account, now: Time) -> bool {
         if self.quotas.is_exempt(account) {
             return false;
         }
         let greeting = self.greeting_accounts.get(&account).copied().unwrap_or(0);
         let parting = self.partings.of(account);
+        let parting = parting.saturating_add(self.clearing(account, now));
         let has = self.quotas.of(account).sessions.saturating_add(greeting).saturating_add(parting);
         let places = (self.limits.sessions_total as usize + GREETINGS_MAX as usize) as u64;
         let all = self.len() + self.partings.len();
@@ -217,6 +221,7 @@ impl Sessions {
         let Some((session, quotas)) = self.get_with_quotas(slot) else { return Ok(()) };
         let account = session.account();
         quotas.take(account, Usage::SESSION)?;
+        open.backing.is_had_by(account);
         session.open = Some(open);
         self.greeted(account);
         self.clients.insert(client, slot);
@@ -349,16 +354,26 @@ impl Sessions {
         self.activate(slot, now);
     }
 
-    /// A deregistration is done: the memory goes, and counts no more.
-    pub(super) fn region_gone(&mut self, slot: u32, request: u32, maker: &Maker) {
-        let Some((session, quotas)) = self.get_with_quotas(slot) else { return };
+    /// A deregistration is done: the memory goes, and counts no more when it has gone. Whether it has; else that is told.
+    pub(super) fn region_gone(
+        &mut self,
+        slot: u32,
+        (request, is_free): (u32, bool),
+        maker: &Maker,
+    ) -> bool {
+        let Some((session, quotas)) = self.get_with_quotas(slot) else { return true };
+        let (account, token) = (session.account(), session.token(slot));
         let region = session.open.as_mut().and_then(|open| open.leaving.remove(&request));
-        if let Some(Region { usage, memory, .. }) = region {
-            quotas.give_back(session.customer.account, usage);
-            if let Some(memory) = memory {
-                memory.give_back(usage.bytes, maker);
-            }
-        }
+        let Some(Region { usage, memory, backing }) = region else { return true };
+        let Some(memory) = memory.and_then(Held::into_last) else {
+            quotas.give_back(account, usage);
+            return true;
+        };
+        let files = backing.into_iter().collect();
+        let leavings = Leavings { memory: vec![memory], files, ..Leavings::default() };
+        let awaited_by = Awaiting::Region { token, request, is_free };
+        maker.clear(leavings, Cleared { account, usage, awaited_by });
+        false
     }
 
     /// A VQP is gone that counted for the session's account, if its process had heard of it.
@@ -431,46 +446,43 @@ impl Sessions {
     /// Keeps what a session leaves, or one that was made ahead, until the core has nothing of it.
     pub(super) fn retire(&mut self, account: Account, open: Open) {
         self.quotas.give_back(account, Usage::SESSION);
-        // A process that keeps the mapping must not keep memory that counts for nobody.
-        open.end.discard();
         if let Some(process) = &open.process {
             // What is still in flight must not reach into a process that has no session.
             process.revoke();
         }
         let usage = Usage { sessions: 0, ..open.usage() };
-        let (arena, mut memory) = (open.arena, Vec::new());
-        let mut backings = vec![open.backing];
-        for region in open.regions.into_values().chain(open.leaving.into_values()) {
-            memory.extend(region.memory.map(|memory| (memory, region.usage.bytes)));
-            backings.extend(region.backing);
+        let Open { client, end, arena, backing, gate, regions, leaving, .. } = open;
+        let (rings, mut memory) = (Some(end), Vec::new());
+        let mut files = vec![backing];
+        for region in regions.into_values().chain(leaving.into_values()) {
+            memory.extend(region.memory);
+            files.extend(region.backing);
         }
-        self.ghosts
-            .insert(open.client, Ghost { account, usage, arena, memory, _backings: backings });
+        let leavings = Leavings { memory: vec![arena], rings, files, gate };
+        self.ghosts.insert(client, Ghost { account, usage, leavings, memory });
     }
 
     /// Whether nothing of an ended session is kept any more.
     pub(super) fn has_forgotten(&self, client: ClientId) -> bool {
-        !self.ghosts.contains_key(&client)
+        !self.ghosts.contains_key(&client) && !self.cleared.contains_key(&client)
     }
 
-    /// Forgets ended sessions of which nothing is left; gives those places whose goodbye is done.
+    /// Has the memory given back of ended sessions of which nothing else is left; gives those places whose goodbye is done.
     pub(super) fn forget_gone(
         &mut self,
         is_gone: impl Fn(ClientId) -> bool,
         maker: &Maker,
+        now: Time,
     ) -> Vec<u32> {
-        let quotas = &mut self.quotas;
-        self.ghosts.retain(|&client, ghost| {
-            if !is_gone(client) {
-                return true;
-            }
-            quotas.give_back(ghost.account, ghost.usage);
-            maker.give_back(ghost.arena.clone(), ARENA_BYTES);
-            for (memory, bytes) in ghost.memory.drain(..) {
-                memory.give_back(bytes, maker);
-            }
-            false
-        });
+        // A process that keeps the mapping must not keep memory that counts for nobody.
+        for (client, ghost) in self.ghosts.extract_if(|client, _| is_gone(*client)) {
+            let Ghost { account, usage, mut leavings, memory } = ghost;
+            leavings.memory.extend(memory.into_iter().filter_map(Held::into_last));
+            self.quotas.give_back(account, usage.minus(usage.of_memory()));
+            let awaited_by = Awaiting::Session(client);
+            maker.clear(leavings, Cleared { account, usage: usage.of_memory(), awaited_by });
+            self.cleared.insert(client, (account, now));
+        }
         if self.leaving == 0 {
             return Vec::new();
         }
@@ -481,23 +493,37 @@ impl Sessions {
         self.slots.iter().enumerate().filter_map(left).collect()
     }
 
-    /// Answers a goodbye.
-    pub(super) fn say_goodbye(&mut self, slot: u32, maker: &Maker) -> Result<(), Violation> {
-        let Some((session, quotas)) = self.get_with_quotas(slot) else { return Ok(()) };
-        let account = session.account();
-        let Some(open) = &mut session.open else { return Ok(()) };
-        let Some(request) = open.goodbye.take() else { return Ok(()) };
-        quotas.give_back(account, Usage { sessions: 0, ..open.usage() });
+    /// Ended sessions of an account's whose memory is not given back yet, though that takes microseconds: its processes keep
+    /// it from going.
+    fn clearing(&self, account: Account, now: Time) -> u32 {
+        let is_stuck = |since| now.ns_since(since) >= CLEARING_NS;
+        let stuck = self.cleared.values().filter(|(of, since)| *of == account && is_stuck(*since));
+        stuck.count() as u32
+    }
+
+    /// The memory of an ended session was given back.
+    pub(super) fn forget(&mut self, client: ClientId) {
+        self.cleared.remove(&client);
+    }
+
+    /// Answers a goodbye, when the session's memory was given back.
+    pub(super) fn say_goodbye(&mut self, slot: u32, maker: &Maker) {
+        let Some((session, quotas)) = self.get_with_quotas(slot) else { return };
+        let (account, token) = (session.account(), session.token(slot));
+        let Some(open) = &mut session.open else { return };
+        let Some(request) = open.goodbye.take() else { return };
+        let usage = Usage { sessions: 0, ..open.usage() };
+        quotas.give_back(account, usage.minus(usage.of_memory()));
+        let mut leavings = Leavings::default();
         for (_, region) in open.regions.drain().chain(open.leaving.drain()) {
-            if let Some(memory) = region.memory {
-                memory.give_back(region.usage.bytes, maker);
-            }
+            leavings.memory.extend(region.memory.and_then(Held::into_last));
+            leavings.files.extend(region.backing);
         }
         open.vqps.clear();
         open.bound.clear();
-        let result = open.reply(Owed::Answer { request, answer: Answer::Done });
         self.leaving -= 1;
-        result
+        let awaited_by = Awaiting::Goodbye { token, request };
+        maker.clear(leavings, Cleared { account, usage: usage.of_memory(), awaited_by });
     }
 
     /// Those that share memory with the node that is lost.

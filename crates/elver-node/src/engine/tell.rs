@@ -5,6 +5,7 @@ use elver_portal::{Answer, RefusalCode, Violation};
 use elver_verbs::{Time, WcStatus};
 
 use super::directs::{Held, Whose};
+use super::orders::{Awaiting, Cleared};
 use super::quota::Usage;
 use super::session::Owed;
 use super::sessions::End;
@@ -126,7 +127,18 @@ impl Engine {
     /// A region is gone, and nobody touches it any more; or one who stands still, whom the node has waited for long
     /// enough.
     fn deregistered(&mut self, slot: u32, request: u32, is_free: bool) -> Result<(), Violation> {
-        self.sessions.region_gone(slot, request, &self.maker);
+        if !self.sessions.region_gone(slot, (request, is_free), &self.maker) {
+            return Ok(());
+        }
+        self.answer_deregistered(slot, request, is_free)
+    }
+
+    fn answer_deregistered(
+        &mut self,
+        slot: u32,
+        request: u32,
+        is_free: bool,
+    ) -> Result<(), Violation> {
         let answer = if is_free {
             Ok(Answer::Done)
         } else {
@@ -135,6 +147,26 @@ impl Engine {
             Err(Refused::new(RefusalCode::Busy, text))
         };
         self.sessions.answer_later(slot, request, answer)
+    }
+
+    /// Memory was given back to the system, and counts no more: who waits for that is told.
+    pub(super) fn cleared(&mut self, cleared: Cleared, now: Time) {
+        let Cleared { account, usage, awaited_by } = cleared;
+        self.sessions.quotas.give_back(account, usage);
+        let (slot, result) = match awaited_by {
+            Awaiting::Region { token, request, is_free } => {
+                let Some(slot) = self.sessions.of_token(token) else { return };
+                (slot, self.answer_deregistered(slot, request, is_free))
+            }
+            Awaiting::Goodbye { token, request } => {
+                let Some(slot) = self.sessions.of_token(token) else { return };
+                (slot, self.sessions.reply(slot, Owed::Answer { request, answer: Answer::Done }))
+            }
+            Awaiting::Session(client) => return self.sessions.forget(client),
+            Awaiting::Nobody => return,
+        };
+        self.sessions.activate(slot, now);
+        self.settle(slot, result, now);
     }
 
     /// Looks at processes that were inside of memory when it was taken back.

@@ -144,6 +144,44 @@ pub(super) fn until<T>(engine: &mut Engine, mut is: impl FnMut(&mut Engine) -> O
     }
 }
 
+/// The engine gave memory back itself, by a call of the system's that waits for whoever holds the lock of its file.
+#[test]
+fn whose_memory_does_not_go_is_answered_later_and_pays_for_it_until_then() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 20]);
+    let other = Account { uid: 1_002, ..USER };
+    let access = AccessFlags::LOCAL_WRITE;
+    let alloc = Command::AllocMr { len: 4_096, addr: 0x10_0000, access, huge: false };
+    let mut sessions = [USER, other].map(|account| session(&mut engine, account));
+    let lkeys = [0, 1].map(|at| {
+        let (socket, end) = &mut sessions[at];
+        assert!(end.command(1, &alloc).unwrap());
+        if end.must_wake() {
+            socket.wake().unwrap();
+        }
+        until(&mut engine, |_| match end.next_reply(&mut Scratch::default()).unwrap()? {
+            Reply::Answer { answer: Answer::Mr { lkey, .. }, .. } => Some(lkey),
+            other => panic!("{other:?}"),
+        })
+    });
+    let [mut user, mut others] = sessions;
+    let (go, wait) = std::sync::mpsc::sync_channel::<()>(0);
+    engine.maker.asides.run(USER, move |_| assert!(wait.recv().is_err()));
+    let usage = |engine: &Engine, account| engine.sessions.quotas.of(account);
+    let before = usage(&engine, USER);
+    let deregister = |lkey| Command::DeregisterMr { lkey };
+    assert_eq!(ask(&mut engine, &mut user, 2, &deregister(lkeys[0])), None);
+    assert_eq!(ask(&mut engine, &mut others, 2, &deregister(lkeys[1])), None);
+    assert_eq!(until(&mut engine, |_| reply(&mut others.1, 2)), None);
+    assert_eq!(usage(&engine, other).bytes, 0);
+    // A session of the other's ends, and nothing of it is left.
+    drop(others);
+    until(&mut engine, |engine| (usage(engine, other).sessions == 0).then_some(()));
+    assert_eq!((reply(&mut user.1, 2), usage(&engine, USER)), (None, before));
+    drop(go);
+    assert_eq!(until(&mut engine, |_| reply(&mut user.1, 2)), None);
+    assert_eq!(usage(&engine, USER).bytes, 0);
+}
+
 /// It was made first: gigabytes, and then given back.
 #[test]
 fn large_memory_that_cannot_be_registered_is_not_made() {

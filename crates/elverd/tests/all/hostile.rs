@@ -808,6 +808,72 @@ fn client_that_waits_for_its_page() {
     stay();
 }
 
+/// The engine gave memory back itself, and waited for as long as its process held the lock of the file.
+#[test]
+fn who_holds_the_lock_of_its_memory_waits_for_it_alone() {
+    let directory = Directory::new();
+    let daemon = Daemon::start(&directory, "a", "");
+    let test = "hostile::client_that_holds_the_lock_of_its_memory";
+    // It is on an account of its own.
+    let by: &[&str] = if is_root() { &["unshare", "--mount", "--pid", "--fork"] } else { &["env"] };
+    let place = directory.file("slow", "").display().to_string();
+    let mut other = start_by(by, &directory, &daemon.socket, test, &place);
+    let says = other.says();
+    if says == "none" {
+        return println!("skipped: nobody here may mount a file system");
+    }
+    assert_eq!(says, "held");
+    Witness::new(&daemon).works();
+    let mut client = Client::connect(&daemon.socket).unwrap();
+    for bytes in [4_096, 1 << 20, 64 << 20] {
+        let region = client.alloc(bytes).unwrap();
+        client.done(&Command::DeregisterMr { lkey: region.lkey }).unwrap();
+    }
+    drop(client);
+    let held = || {
+        let users = daemon.status().users;
+        users.iter().find(|user| user.space != 0).map_or(0, |user| user.bytes)
+    };
+    // What it gave up counts until it has gone.
+    assert_eq!(held(), 2 * 8_192);
+    other.goes();
+    assert_eq!(other.says(), "gone");
+    wait_for("its memory to go", || (held() == 0).then_some(()));
+    other.ends();
+}
+
+/// Not a test of its own: a process that writes from a page which does not come to memory that it gives back.
+#[test]
+fn client_that_holds_the_lock_of_its_memory() {
+    const PAGE: u64 = 4_096;
+    let Some(Role { socket, knows: place }) = role() else { return };
+    let Some(own) = crate::common::stall::map(std::path::Path::new(&place)) else {
+        return eprintln!("none");
+    };
+    let mut client = Client::connect(&socket).unwrap();
+    let mut ending = Client::connect(&socket).unwrap();
+    ending.alloc(8_192).unwrap();
+    let (region, file, _): (Region, OwnedFd, u64) = client.alloc_file(8_192, false).unwrap();
+    let page = own.start + PAGE;
+    let holding = std::thread::spawn(move || {
+        let page = std::ptr::with_exposed_provenance::<u8>(page as usize);
+        // SAFETY: the page is mapped, if it comes, and nobody writes it.
+        let bytes = unsafe { std::slice::from_raw_parts(page, 1) };
+        assert!(rustix::io::pwrite(&file, bytes, 0).is_err());
+    });
+    wait_for("the page to be wanted", || own.is_wanted().then_some(()));
+    // One session gives the memory back, and what another one had waits behind that.
+    let gone = client.begin(&Command::DeregisterMr { lkey: region.lkey });
+    drop(ending);
+    eprintln!("held");
+    stay();
+    own.fail();
+    holding.join().unwrap();
+    client.answer(gone, |_| Some(())).unwrap();
+    eprintln!("gone");
+    stay();
+}
+
 /// Not a test of its own: a process that has memory registered of which a page never comes.
 #[test]
 fn client_with_a_page_that_never_comes() {

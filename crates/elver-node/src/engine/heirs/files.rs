@@ -1,6 +1,8 @@
 //! Files of sets: the maker's thread makes them and gives them back, and they count for whoever prepared
 //! a set for as long as somebody has a session of it.
 
+use std::sync::Arc;
+
 use elver_core::Core;
 use elver_portal::{Answer, NodeRecords, RefusalCode};
 use elver_soft::SoftDevice;
@@ -8,7 +10,7 @@ use elver_verbs::Time;
 
 use super::{Files, Sets};
 use crate::engine::maker::Maker;
-use crate::engine::orders::{Filed, SetFile};
+use crate::engine::orders::{Awaiting, Cleared, Filed, SetFile};
 use crate::engine::quota::Usage;
 use crate::engine::sessions::Sessions;
 use crate::engine::translate::Refused;
@@ -28,25 +30,31 @@ impl Sets {
         let waits = |set: &&mut super::Set| set.parent.token == token && set.files.is_none();
         let set = self.all.get_mut(&number).filter(waits);
         let is_there = set.is_some();
+        // What nobody was handed goes back when it is dropped, which takes the kernel long.
+        let discard = |file| {
+            let (usage, awaited_by) = (Usage::default(), Awaiting::Nobody);
+            maker.empty(file, bytes, Cleared { account, usage, awaited_by });
+        };
         let handed = match (result, set) {
             (Ok(file), Some(set)) => {
                 let records = NodeRecords::map(&file, set.layout);
+                file.is_had_by(account);
                 let sent = records.and_then(|records| {
                     sessions.send_memory(token, request, &file).map(|()| records)
                 });
                 match sent {
                     Ok(records) => {
-                        set.files = Some(Files { file, records });
+                        set.files = Some(Files { file, records: Arc::new(records) });
                         Ok(Answer::Prepared { set: number, file_bytes: bytes })
                     }
                     Err(error) => {
-                        maker.empty(file, bytes);
+                        discard(file);
                         Err(error.into())
                     }
                 }
             }
             (Ok(file), None) => {
-                maker.empty(file, bytes);
+                discard(file);
                 Err(Refused::new(RefusalCode::State, "the set was ended before it was there"))
             }
             (Err(error), _) => Err(error.into()),
@@ -60,11 +68,16 @@ impl Sets {
         sessions.answer_token(token, request, handed, now);
     }
 
-    /// Gives back the files in which nobody has a session any more.
-    pub(super) fn give_back_files(&mut self, sessions: &mut Sessions, maker: &Maker) {
+    /// Gives back the files in which nobody has a session any more, and places that are none's. What counts for them counts
+    /// until they have gone.
+    pub(super) fn give_back_files(&mut self, maker: &Maker) {
+        for (account, places) in self.places.drain(..) {
+            maker.asides.run(account, |_| drop(places));
+        }
         for one in self.outliving.extract_if(.., |one| one.file.is_last()) {
-            sessions.quotas.give_back(one.account, Usage::bytes(one.bytes));
-            maker.empty(one.file, one.bytes);
+            let (usage, awaited_by) = (Usage::bytes(one.bytes), Awaiting::Nobody);
+            let cleared = Cleared { account: one.account, usage, awaited_by };
+            maker.empty(one.file, one.bytes, cleared);
         }
     }
 }

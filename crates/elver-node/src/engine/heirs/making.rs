@@ -1,21 +1,28 @@
 //! Heirs are made, in the places of those that have gone, and told of when they are there.
 
 use elver_core::{ClientId, Core, VqpId};
-use elver_portal::{ARENA_BYTES, Answer, HeirsLayout, NodeHeir, RefusalCode, Via};
+use elver_portal::{
+    ARENA_BYTES, Answer, HeirsLayout, NodeEnd, NodeHeir, NodeRecords, RefusalCode, Via,
+};
 use elver_soft::{SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Time};
 
 use super::plan::Made;
-use super::{Files, Heir, Place, Ready, Sets, State};
+use super::{Heir, Ready, Sets, State};
 use crate::engine::door::Spare;
 use crate::engine::maker::Maker;
+use crate::engine::notice::Notice;
+use crate::engine::orders::{Place, Readied};
 use crate::engine::quota::Usage;
+use crate::engine::room::Backing;
 use crate::engine::session::{Open, Owed, Region};
 use crate::engine::sessions::Sessions;
 use crate::engine::translate::Refused;
 
 /// Heirs that are made at a turn: each takes some tens of microseconds, for which others wait.
 const MADE_AT_ONCE: usize = 4;
+/// Places of heirs that are asked for at a turn.
+const ASKED_AT_ONCE: usize = 64;
 /// After so long one that could not be made is tried again.
 pub(super) const RETRY_NS: u64 = 1_000_000;
 /// The longest time that this becomes.
@@ -29,7 +36,7 @@ impl Sets {
         (core, maker): (&mut Core<SoftDevice>, &Maker),
         now: Time,
     ) {
-        self.give_back_files(sessions, maker);
+        self.give_back_files(maker);
         let mut back = Vec::new();
         self.leaving.retain_mut(|one| {
             let waited = one.look_at().is_some();
@@ -59,10 +66,15 @@ impl Sets {
             self.put_off.pop_first();
             self.vacant.push_back((first.1, first.2));
         }
-        for _ in 0..MADE_AT_ONCE {
+        let mut made = 0;
+        for _ in 0..ASKED_AT_ONCE {
+            if made == MADE_AT_ONCE {
+                return;
+            }
             let Some((number, at)) = self.vacant.pop_front() else { return };
-            if let Err(refused) = self.make(number, at, sessions, core, now) {
-                self.fail(number, at, refused, sessions, core, now);
+            match self.make(number, at, sessions, (core, maker), now) {
+                Ok(is_made) => made += usize::from(is_made),
+                Err(refused) => self.fail(number, at, refused, sessions, core, now),
             }
         }
     }
@@ -91,31 +103,47 @@ impl Sets {
         sessions.answer_token(token, request, Err(refused), now);
     }
 
+    /// Makes an heir, or has its place made ready for it; whether it is made.
     fn make(
         &mut self,
         number: u32,
         at: u32,
         sessions: &mut Sessions,
-        core: &mut Core<SoftDevice>,
+        (core, maker): (&mut Core<SoftDevice>, &Maker),
         now: Time,
-    ) -> Result<(), Refused> {
-        let Some(set) = self.all.get_mut(&number) else { return Ok(()) };
+    ) -> Result<bool, Refused> {
+        let Some(set) = self.all.get_mut(&number) else { return Ok(false) };
         let (account, each) = (set.parent.customer.account, set.each);
-        let Some(files) = &set.files else { return Ok(()) };
+        let Some(files) = &set.files else { return Ok(false) };
         let heir = &mut set.heirs[at as usize];
         // Before there is any work, which a user could have done again and again without it.
         if !heir.is_paid {
             sessions.quotas.take(account, each)?;
             heir.is_paid = true;
         }
-        let place = match &heir.place {
-            Some(place) => place,
-            None => heir.place.insert(Place::map(files, set.layout, at)?),
+        if heir.last.is_some_and(|client| !sessions.has_forgotten(client)) {
+            // What is given back of its would be the next one's.
+            self.put_off.insert((now.saturating_add_ns(RETRY_NS), number, at));
+            return Ok(false);
+        }
+        let Some(end) = heir.rings.take() else {
+            let (token, layout) = (set.parent.token, set.layout);
+            let (file, records) = (files.file.clone(), files.records.clone());
+            let place = heir.place.take();
+            maker.asides.run(account, move |outlet| {
+                let result = ready(place, (&file, &records), layout, at);
+                // Or else it would count as somebody's for a moment.
+                drop(file);
+                let readied = Readied { set: number, token, account, heir: at, result };
+                // Without an engine nobody waits for it.
+                let _ = outlet.send(Notice::Readied(Box::new(readied)));
+            });
+            return Ok(false);
         };
+        let Some(place) = &heir.place else { return Ok(false) };
         let file = files.file.clone();
         let client = core.client_open(sessions.client_limits(account))?;
-        let end = place.heir.anew();
-        place.arena.discard();
+        heir.last = Some(client);
         // From here on it counts by what it has.
         heir.is_paid = false;
         let spare = Spare { file, end, arena: place.arena.clone() };
@@ -156,7 +184,34 @@ impl Sets {
         self.clients.insert(client, (number, at));
         heir.state = State::Making { ready: Box::new(ready), pending };
         self.publish(number, at, sessions, now);
-        Ok(())
+        Ok(true)
+    }
+
+    /// The place of an heir is empty, and it can be made; or not.
+    pub(in crate::engine) fn readied(
+        &mut self,
+        readied: Readied,
+        sessions: &mut Sessions,
+        (core, maker): (&mut Core<SoftDevice>, &Maker),
+        now: Time,
+    ) {
+        let Readied { set: number, token, account, heir: at, result } = readied;
+        let set = self.all.get_mut(&number).filter(|set| set.parent.token == token);
+        let Some(set) = set else {
+            // It has ended. What is unmapped may keep waiting who does it.
+            if let Ok((place, end)) = result {
+                maker.asides.run(account, |_| drop((place, end)));
+            }
+            return;
+        };
+        let heir = &mut set.heirs[at as usize];
+        match result {
+            Ok((place, end)) => {
+                (heir.place, heir.rings) = (Some(place), Some(end));
+                self.vacant.push_front((number, at));
+            }
+            Err(refused) => self.fail(number, at, refused, sessions, core, now),
+        }
     }
 
     /// Lets a child take an heir that waits for no connect.
@@ -275,11 +330,22 @@ fn register(
     Ok(())
 }
 
-impl Place {
-    fn map(files: &Files, layout: HeirsLayout, heir: u32) -> Result<Place, Refused> {
-        let Files { file, records } = files;
-        let mapped = NodeHeir::map(file, records, heir)?;
-        let arena = SoftMemory::map_file_from(file, layout.arena_at(heir), ARENA_BYTES)?;
-        Ok(Place { heir: mapped, arena })
-    }
+/// Maps the place of an heir, if that was not done before, and makes it empty.
+fn ready(
+    place: Option<Place>,
+    (file, records): (&Backing, &NodeRecords),
+    layout: HeirsLayout,
+    heir: u32,
+) -> Result<(Place, NodeEnd), Refused> {
+    let place = match place {
+        Some(place) => place,
+        None => {
+            let mapped = NodeHeir::map(file, records, heir)?;
+            let arena = SoftMemory::map_file_from(file, layout.arena_at(heir), ARENA_BYTES)?;
+            Place { heir: mapped, arena }
+        }
+    };
+    let end = place.heir.anew();
+    place.arena.discard();
+    Ok((place, end))
 }

@@ -27,10 +27,16 @@ const INTERRUPT: u32 = 36;
 pub struct Stalling {
     /// Where it begins.
     pub start: u64,
+    is_wanted: Arc<AtomicBool>,
     fails: Arc<AtomicBool>,
 }
 
 impl Stalling {
+    /// Whether somebody waits for the second page.
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted.load(Ordering::Acquire)
+    }
+
     /// Who waits for the second page is told that there is none, and so are others from now on.
     pub fn fail(&self) {
         self.fails.store(true, Ordering::Release);
@@ -52,9 +58,9 @@ pub fn map(path: &Path) -> Option<Stalling> {
     if mounted != 0 {
         return None;
     }
-    let fails = Arc::<AtomicBool>::default();
-    let failing = fails.clone();
-    std::thread::spawn(move || answer(device, &failing));
+    let (is_wanted, fails) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+    let (wanted, failing) = (is_wanted.clone(), fails.clone());
+    std::thread::spawn(move || answer(device, &wanted, &failing));
     let file = File::open(path).unwrap();
     // Before it is asked how long it is, it has no pages.
     assert_eq!(file.metadata().unwrap().len(), PAGES * PAGE);
@@ -70,11 +76,11 @@ pub fn map(path: &Path) -> Option<Stalling> {
         let byte = unsafe { start.cast::<u8>().add(page * PAGE as usize).read_volatile() };
         assert_eq!(byte, b'x');
     }
-    Some(Stalling { start: start as u64, fails })
+    Some(Stalling { start: start as u64, is_wanted, fails })
 }
 
 /// Answers requests, but for the second page.
-fn answer(mut device: File, fails: &AtomicBool) {
+fn answer(mut device: File, is_wanted: &AtomicBool, fails: &AtomicBool) {
     let mut request = vec![0; 1 << 17];
     while let Ok(count) = device.read(&mut request) {
         let request = &request[..count];
@@ -99,6 +105,7 @@ fn answer(mut device: File, fails: &AtomicBool) {
             }
             OPEN => body.resize(16, 0),
             READ if long(HEADER + 8) == PAGE => {
+                is_wanted.store(true, Ordering::Release);
                 while !fails.load(Ordering::Acquire) {
                     std::thread::yield_now();
                 }

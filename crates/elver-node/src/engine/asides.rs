@@ -1,0 +1,200 @@
+//! What may have to wait for a process, by threads of the accounts' own.
+//!
+//! Whoever has a file in memory can hold the lock of its inode: by punching holes into it, from a thread that others keep
+//! from running. A call of the system's that takes that lock waits for as long. So the engine makes none on a file that a
+//! process has been handed; a thread does that works for that process's account alone, and what waits there counts for
+//! the account.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Sender, channel};
+
+use elver_verbs::Time;
+use rustc_hash::FxHashMap;
+
+use super::account::Account;
+use super::notice::Outlet;
+
+/// Accounts that have a thread at once.
+const THREADS_MAX: usize = 64;
+/// A thread that had nothing to do for so long ends.
+const IDLE_NS: u64 = 1_000_000_000;
+
+type Task = Box<dyn FnOnce(&Outlet) + Send>;
+
+/// What is done aside, by account.
+pub(super) struct Asides {
+    outlet: Outlet,
+    lines: RefCell<Lines>,
+}
+
+#[derive(Default)]
+struct Lines {
+    of: FxHashMap<Account, Line>,
+    /// Those that have no thread and something to do, in turn.
+    waiting: VecDeque<Account>,
+}
+
+/// What is done for an account, one after the other.
+#[derive(Default)]
+struct Line {
+    /// All of it that is not done.
+    left: Arc<AtomicU32>,
+    thread: Option<Sender<Task>>,
+    /// Of an account that has no thread yet.
+    waiting: VecDeque<Task>,
+    /// When it was last seen to have something to do.
+    busy_at: Option<Time>,
+}
+
+impl Asides {
+    /// None yet, whose outcomes are told through the outlet.
+    pub(super) fn new(outlet: Outlet) -> Asides {
+        Asides { outlet, lines: RefCell::default() }
+    }
+
+    /// Has something done, after all else of the account's.
+    pub(super) fn run(&self, account: Account, task: impl FnOnce(&Outlet) + Send + 'static) {
+        let lines = &mut *self.lines.borrow_mut();
+        let line = lines.of.entry(account).or_default();
+        line.left.fetch_add(1, Ordering::Relaxed);
+        line.waiting.push_back(Box::new(task));
+        if line.thread.is_some() {
+            line.advance();
+        } else if line.waiting.len() == 1 {
+            lines.waiting.push_back(account);
+            lines.start(&self.outlet);
+        }
+    }
+
+    /// Gives threads to those that wait for one, and ends those that have nothing to do.
+    pub(super) fn tend(&self, now: Time) {
+        let lines = &mut *self.lines.borrow_mut();
+        lines.of.retain(|_, line| {
+            if line.left.load(Ordering::Relaxed) > 0 || line.busy_at.is_none() {
+                line.busy_at = Some(now);
+            }
+            line.busy_at.is_some_and(|busy_at| now.ns_since(busy_at) < IDLE_NS)
+        });
+        lines.start(&self.outlet);
+    }
+}
+
+impl Lines {
+    /// Starts threads for those that wait for one, as many as there may be.
+    fn start(&mut self, outlet: &Outlet) {
+        while let Some(account) = self.waiting.front() {
+            if self.threads() >= THREADS_MAX {
+                // Those that have nothing to do give way.
+                self.of.retain(|_, line| line.left.load(Ordering::Relaxed) > 0);
+                if self.threads() >= THREADS_MAX {
+                    return;
+                }
+            }
+            let Some(line) = self.of.get_mut(account) else { return };
+            line.thread = start(line.left.clone(), outlet.clone());
+            if line.thread.is_none() {
+                // The system has none now.
+                return;
+            }
+            line.advance();
+            self.waiting.pop_front();
+        }
+    }
+
+    fn threads(&self) -> usize {
+        self.of.values().filter(|line| line.thread.is_some()).count()
+    }
+}
+
+impl Line {
+    /// Hands what waits to the thread.
+    fn advance(&mut self) {
+        let Some(thread) = &self.thread else { return };
+        for task in self.waiting.drain(..) {
+            // It takes all that it is sent.
+            let _ = thread.send(task);
+        }
+    }
+}
+
+/// Nobody waits for the thread's end: it may stand in a call for longer than the node is there.
+fn start(left: Arc<AtomicU32>, outlet: Outlet) -> Option<Sender<Task>> {
+    let (tasks, given) = channel::<Task>();
+    let work = move || {
+        for task in given {
+            task(&outlet);
+            left.fetch_sub(1, Ordering::Relaxed);
+        }
+    };
+    std::thread::Builder::new().name("elver-aside".into()).spawn(work).ok()?;
+    Some(tasks)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::super::notice::channel;
+    use super::*;
+    use crate::clock::now;
+
+    fn account(uid: u32) -> Account {
+        Account { uid, space: 0, is_root: false }
+    }
+
+    /// How much of an account's is not done.
+    fn left(asides: &Asides, uid: u32) -> u32 {
+        let lines = asides.lines.borrow();
+        lines.of.get(&account(uid)).map_or(0, |line| line.left.load(Ordering::Relaxed))
+    }
+
+    /// Waits until nothing of an account's is left to be done.
+    fn done(asides: &Asides, uid: u32) {
+        let begun = now();
+        while left(asides, uid) > 0 {
+            assert!(now().ns_since(begun) < 20_000_000_000, "waited in vain for {uid}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn who_stands_keeps_its_own_account_waiting_and_so_many_stand_at_once() {
+        let (outlet, _inlet) = channel().unwrap();
+        let asides = Asides::new(outlet);
+        let mut stuck = Vec::new();
+        for uid in 0..THREADS_MAX as u32 {
+            asides.run(account(9_999), |_| {});
+            done(&asides, 9_999);
+            let (go, wait) = sync_channel::<()>(0);
+            asides.run(account(uid), move |_| assert!(wait.recv().is_err()));
+            stuck.push(go);
+        }
+        // What had nothing to do gave way. Now all stand: what comes next waits, and an account's own in order.
+        let (done_first, order) = sync_channel(8);
+        let done_last = done_first.clone();
+        asides.run(account(7_777), move |_| done_first.send(1).unwrap());
+        asides.run(account(0), move |_| done_last.send(2).unwrap());
+        asides.tend(Time(1));
+        assert_eq!((left(&asides, 7_777), left(&asides, 0)), (1, 2));
+        // Nobody gets in before those that wait.
+        asides.run(account(8_888), |_| {});
+        drop(stuck.pop());
+        done(&asides, THREADS_MAX as u32 - 1);
+        asides.run(account(8_889), |_| {});
+        done(&asides, 7_777);
+        assert_eq!((order.try_recv(), left(&asides, 0)), (Ok(1), 2));
+        asides.tend(Time(2));
+        done(&asides, 8_888);
+        asides.tend(Time(3));
+        done(&asides, 8_889);
+        drop(stuck);
+        (0..THREADS_MAX as u32).for_each(|uid| done(&asides, uid));
+        assert_eq!(order.try_recv(), Ok(2));
+        asides.tend(Time(4));
+        asides.tend(Time(4 + IDLE_NS));
+        assert!(asides.lines.borrow().of.is_empty());
+    }
+}
