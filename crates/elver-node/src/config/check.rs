@@ -63,6 +63,7 @@ impl Config {
             ("pool.rnr_retry", u64::from(pool.rnr_retry), 0..=7),
             ("pool.keep_alive_ms", pool.keep_alive_ms, 0..=3_600_000),
             ("memory.max_mrs", u64::from(self.memory.max_mrs), 1..=1 << 20),
+            ("memory.max_mappings", u64::from(self.memory.max_mappings), 64..=1 << 30),
             ("memory.lease_ms", self.memory.lease_ms, 1..=3_600_000),
             ("memory.patience_ms", self.memory.patience_ms, 1..=3_600_000),
             ("direct.patience_ms", self.direct.patience_ms, 1..=60_000),

@@ -122,6 +122,9 @@ pub struct PoolConfig {
 pub struct MemoryConfig {
     /// Most regions.
     pub max_mrs: u32,
+    /// Most mappings that processes have in the node's memory: one a region that the node allocated, three a session. Seven
+    /// eighths of the system's `vm.max_map_count` at most, whatever stands here.
+    pub max_mappings: u32,
     /// Lease of a checked remote region, in milliseconds.
     pub lease_ms: u64,
     /// Most remote regions remembered.
@@ -320,6 +323,7 @@ impl Default for MemoryConfig {
         let core = elver_core::Config::default();
         MemoryConfig {
             max_mrs: core.max_mrs,
+            max_mappings: 57_000,
             lease_ms: core.mr_lease_ns / NS_PER_MS,
             max_cached_mrs: core.max_cached_mrs,
             patience_ms: Copier::PATIENCE.as_millis() as u64,

@@ -344,7 +344,7 @@ impl Sets {
         let (account, bytes) = (parent.customer.account, layout.bytes());
         let held = (!quotas.is_exempt(account)).then(|| quotas.of(account).bytes);
         let each = Usage::heir(vqps, mr.0 > 0);
-        let all = each.times(heirs).plus(Usage::bytes(bytes));
+        let all = each.times(heirs).plus(Usage::file(bytes));
         quotas.take(account, all)?;
         while self.all.contains_key(&self.last) {
             self.last = self.last.wrapping_add(1);

@@ -195,6 +195,7 @@ impl Engine {
             ports: FREE_PORTS,
             mrs: config.memory.max_mrs,
             bytes: u64::MAX,
+            mappings: room::mappings(config.memory.max_mappings),
         };
         let mut sessions = Sessions::new(config.quota.clone(), total, most);
         sessions.quotas.classes = config.classes()?;
@@ -551,6 +552,7 @@ impl Engine {
             ("copies_banned", bans),
             ("copies_refused", refused),
             ("memory_bytes_waiting", waiting),
+            ("mappings", self.sessions.quotas.mappings().into()),
             ("heirs_prepared", heirs.prepared),
             ("heirs_inherited", heirs.inherited),
             ("heirs_returned", heirs.returned),

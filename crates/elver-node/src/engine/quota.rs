@@ -40,16 +40,20 @@ pub(super) struct Usage {
     pub(super) ports: u32,
     pub(super) mrs: u32,
     pub(super) bytes: u64,
+    /// Mappings in the node's memory, of which the system lets a process have so many.
+    pub(super) mappings: u32,
 }
 
 impl Usage {
-    const NONE: Usage = Usage { sessions: 0, vqps: 0, ports: 0, mrs: 0, bytes: 0 };
-    pub(super) const SESSION: Usage = Usage { sessions: 1, ..Usage::NONE };
+    const NONE: Usage = Usage { sessions: 0, vqps: 0, ports: 0, mrs: 0, bytes: 0, mappings: 0 };
+    /// With its rings, its arena, and its gate, which it may ask for.
+    pub(super) const SESSION: Usage = Usage { sessions: 1, mappings: 3, ..Usage::NONE };
     pub(super) const VQP: Usage = Usage { vqps: 1, ..Usage::NONE };
     pub(super) const PORT: Usage = Usage { ports: 1, ..Usage::NONE };
 
+    /// A region of so many bytes of the node's, in a file of its own; or of none.
     pub(super) fn region(bytes: u64) -> Usage {
-        Usage { mrs: 1, bytes, ..Usage::NONE }
+        Usage { mrs: 1, bytes, mappings: (bytes > 0).into(), ..Usage::NONE }
     }
 
     /// A session with VQPs, and perhaps a region.
@@ -65,16 +69,24 @@ impl Usage {
             ports: self.ports.saturating_mul(count),
             mrs: self.mrs.saturating_mul(count),
             bytes: self.bytes.saturating_mul(count.into()),
+            mappings: self.mappings.saturating_mul(count),
         }
     }
 
     /// What of it memory takes.
     pub(super) fn of_memory(self) -> Usage {
-        Usage { mrs: self.mrs, bytes: self.bytes, ..Usage::NONE }
+        let Usage { mrs, bytes, mappings, .. } = self;
+        Usage { mrs, bytes, mappings, ..Usage::NONE }
     }
 
-    pub(super) fn bytes(bytes: u64) -> Usage {
-        Usage { bytes, ..Usage::NONE }
+    /// But for a session itself.
+    pub(super) fn within_session(self) -> Usage {
+        self.minus(Usage::SESSION)
+    }
+
+    /// The file of a set of sessions, of which the records are mapped.
+    pub(super) fn file(bytes: u64) -> Usage {
+        Usage { bytes, mappings: 1, ..Usage::NONE }
     }
 
     pub(super) fn plus(self, other: Usage) -> Usage {
@@ -84,6 +96,7 @@ impl Usage {
             ports: self.ports.saturating_add(other.ports),
             mrs: self.mrs.saturating_add(other.mrs),
             bytes: self.bytes.saturating_add(other.bytes),
+            mappings: self.mappings.saturating_add(other.mappings),
         }
     }
 
@@ -94,6 +107,7 @@ impl Usage {
             ports: self.ports.saturating_sub(other.ports),
             mrs: self.mrs.saturating_sub(other.mrs),
             bytes: self.bytes.saturating_sub(other.bytes),
+            mappings: self.mappings.saturating_sub(other.mappings),
         }
     }
 
@@ -120,9 +134,11 @@ impl Quotas {
     pub(super) fn take(&mut self, account: Account, more: Usage) -> Result<(), Refused> {
         let has = self.of(account);
         let will = has.plus(more);
+        let all = self.all.plus(more);
         if !self.is_exempt(account) {
-            self.check(account, has, will, self.all.plus(more))?;
+            self.check(account, has, will, all)?;
         }
+        self.check_mappings(account, (has, will), all)?;
         self.count(account, more);
         Ok(())
     }
@@ -149,7 +165,7 @@ impl Quotas {
 
     fn check(&self, account: Account, has: Usage, will: Usage, all: Usage) -> Result<(), Refused> {
         let QuotaConfig { sessions, vqps, ports, mrs, bytes, .. } = self.config;
-        let limits = Usage { sessions, vqps, ports, mrs, bytes };
+        let limits = Usage { sessions, vqps, ports, mrs, bytes, ..Usage::NONE };
         let held = has.parts().into_iter().zip(will.parts());
         let bounds = limits.parts().into_iter().zip(self.total.parts()).zip(all.parts());
         for (((_, _, has), (what, setting, will)), bounds) in held.zip(bounds) {
@@ -175,6 +191,39 @@ impl Quotas {
             }
         }
         Ok(())
+    }
+
+    /// Whoever takes the last mapping that the system lets the node have, root too, ends the node: it could allocate nothing
+    /// any more for itself. Root leaves an eighth to all others.
+    fn check_mappings(
+        &self,
+        account: Account,
+        (has, will): (Usage, Usage),
+        all: Usage,
+    ) -> Result<(), Refused> {
+        let total = self.total.mappings;
+        let may = if self.is_exempt(account) {
+            all.mappings <= total - total / 8
+        } else {
+            is_modest(will.mappings.into(), all.mappings.into(), total.into())
+                && all.mappings <= total
+        };
+        if may || will.mappings <= has.mappings {
+            return Ok(());
+        }
+        let text = format!(
+            "user {} would have {} of the {total} mappings that the node may have in its memory, a region or two and a \
+             session three, and leaves some to others; release some, take fewer and larger regions, or raise \
+             `memory.max_mappings` of elverd and with it `vm.max_map_count` of the system, of which it has seven \
+             eighths at most",
+            account.uid, will.mappings
+        );
+        Err(Refused::new(RefusalCode::Limit, text))
+    }
+
+    /// Mappings that all accounts have together.
+    pub(super) fn mappings(&self) -> u32 {
+        self.all.mappings
     }
 
     /// Whether an account has no quota: root could raise its own.
@@ -231,8 +280,14 @@ pub(super) fn is_modest(has: u64, all: u64, total: u64) -> bool {
 mod tests {
     use super::*;
 
-    const TOTAL: Usage =
-        Usage { sessions: 1_000, vqps: 1_000, ports: 1_000, mrs: 1_000, bytes: u64::MAX };
+    const TOTAL: Usage = Usage {
+        sessions: 1_000,
+        vqps: 1_000,
+        ports: 1_000,
+        mrs: 1_000,
+        bytes: u64::MAX,
+        mappings: 100_000,
+    };
     const ROOT: Account = Account { uid: 0, space: 0, is_root: true };
 
     fn user(uid: u32) -> Account {
@@ -261,6 +316,36 @@ mod tests {
         let config = QuotaConfig { vqps: 2, exempt_root: false, ..QuotaConfig::default() };
         let mut quotas = Quotas::new(config, TOTAL);
         assert!((0..3).any(|_| quotas.take(ROOT, Usage::VQP).is_err()));
+    }
+
+    /// At 65,530 of them the system gives the node no memory any more, and it ends.
+    #[test]
+    fn the_nodes_mappings_are_shared_and_nobody_takes_the_last_ones() {
+        let total = Usage { mappings: 800, ..TOTAL };
+        let config = QuotaConfig { mrs: 10_000, sessions: 10_000, ..QuotaConfig::default() };
+        let mut quotas = Quotas::new(config.clone(), total);
+        let region = Usage::region(1);
+        let own = (0..).take_while(|_| quotas.take(user(1), region).is_ok()).count();
+        assert_eq!(own, 400);
+        let refused = quotas.take(user(1), region).unwrap_err();
+        assert!(refused.text.contains("vm.max_map_count"), "{}", refused.text);
+        // What takes none it may have as ever, and others have theirs.
+        quotas.take(user(1), Usage::region(0)).unwrap();
+        quotas.take(user(2), Usage::SESSION).unwrap();
+        // Root has as many as it likes, but for an eighth.
+        while quotas.take(ROOT, region).is_ok() {}
+        assert_eq!(quotas.mappings(), 700);
+        quotas.take(user(2), region).unwrap();
+        quotas.take(user(3), Usage::SESSION).unwrap();
+        for uid in 4..1_000 {
+            while quotas.take(user(uid), region).is_ok() {}
+        }
+        assert!(quotas.mappings() <= 800, "{}", quotas.mappings());
+        let roots = quotas.of(ROOT);
+        quotas.give_back(ROOT, roots);
+        quotas.take(user(1), region).unwrap_err();
+        quotas.give_back(user(1), region.times(100));
+        quotas.take(user(1), region).unwrap();
     }
 
     #[test]

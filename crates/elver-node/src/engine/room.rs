@@ -181,6 +181,14 @@ fn judge(room: u64, bytes: u64, held: Option<u64>) -> io::Result<u64> {
     Ok(rest)
 }
 
+/// Mappings that processes may have in this one, where so many are allowed: of those that the system lets it have an
+/// eighth stays for the node itself, which ends without.
+pub(super) fn mappings(allowed: u32) -> u32 {
+    let most = read_to_string("/proc/sys/vm/max_map_count").ok();
+    let most = most.and_then(|text| text.trim().parse::<u32>().ok());
+    most.map_or(allowed, |most| allowed.min(most - most / 8))
+}
+
 /// Bytes that there is room for, as far as the system tells: on the machine, and in the control
 /// groups that this process is in.
 pub(super) fn room() -> Option<u64> {

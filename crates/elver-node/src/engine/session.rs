@@ -192,16 +192,11 @@ impl Open {
         let regions = self.regions.values().chain(self.leaving.values());
         regions.fold(
             Usage {
-                sessions: 1,
                 vqps: self.vqps.len() as u32,
                 ports: self.bound.len() as u32,
-                ..Usage::default()
+                ..Usage::SESSION
             },
-            |sum, region| Usage {
-                mrs: sum.mrs + region.usage.mrs,
-                bytes: sum.bytes.saturating_add(region.usage.bytes),
-                ..sum
-            },
+            |sum, region| sum.plus(region.usage),
         )
     }
 }

@@ -450,7 +450,7 @@ impl Sessions {
             // What is still in flight must not reach into a process that has no session.
             process.revoke();
         }
-        let usage = Usage { sessions: 0, ..open.usage() };
+        let usage = open.usage().within_session();
         let Open { client, end, arena, backing, gate, regions, leaving, .. } = open;
         let (rings, mut memory) = (Some(end), Vec::new());
         let mut files = vec![backing];
@@ -512,7 +512,7 @@ impl Sessions {
         let (account, token) = (session.account(), session.token(slot));
         let Some(open) = &mut session.open else { return };
         let Some(request) = open.goodbye.take() else { return };
-        let usage = Usage { sessions: 0, ..open.usage() };
+        let usage = open.usage().within_session();
         quotas.give_back(account, usage.minus(usage.of_memory()));
         let mut leavings = Leavings::default();
         for (_, region) in open.regions.drain().chain(open.leaving.drain()) {

@@ -10,7 +10,13 @@ use super::*;
 pub(super) const USER: Account = Account { uid: 1_001, space: 0, is_root: false };
 
 pub(super) fn engine(address: [u8; 4]) -> (Engine, Outlet) {
+    engine_of(address, |_| {})
+}
+
+/// With other settings than the usual ones.
+fn engine_of(address: [u8; 4], set: impl FnOnce(&mut Config)) -> (Engine, Outlet) {
     let mut config = Config::default();
+    set(&mut config);
     config.node.address = address.into();
     config.socket.spare_sessions = 0;
     let mut soft = SoftConfig::for_address(address.into());
@@ -142,6 +148,35 @@ pub(super) fn until<T>(engine: &mut Engine, mut is: impl FnMut(&mut Engine) -> O
         engine.poll(Driver::Thread);
         std::thread::yield_now();
     }
+}
+
+/// The system refuses a process mappings from the 65,531st on, and the node could not even allocate for itself.
+#[test]
+fn a_user_is_refused_mappings_that_the_node_needs() {
+    let (mut engine, _outlet) = engine_of([127, 99, 3, 18], |config| {
+        config.memory.max_mappings = 64;
+    });
+    let mut user = session(&mut engine, USER);
+    let access = AccessFlags::LOCAL_WRITE;
+    let alloc = Command::AllocMr { len: 4_096, addr: 0x10_0000, access, huge: false };
+    let mut had = 0;
+    let refused = loop {
+        match ask(&mut engine, &mut user, had, &alloc) {
+            Some(None) => had += 1,
+            other => break other,
+        }
+        // The file, so that the next one finds room in the socket.
+        while !matches!(user.0.receive(true).unwrap(), Received::Message(Message::Memory { .. }, _))
+        {
+        }
+    };
+    // With its session's three it has half of them.
+    assert_eq!((refused, had + 3), (Some(Some(RefusalCode::Limit)), 32));
+    let mut other = session(&mut engine, Account { uid: 1_002, ..USER });
+    assert_eq!(ask(&mut engine, &mut other, 1, &alloc), Some(None));
+    assert_eq!(engine.status().engine["mappings"], 36);
+    drop(user);
+    until(&mut engine, |engine| (engine.status().engine["mappings"] == 4).then_some(()));
 }
 
 /// The engine gave memory back itself, by a call of the system's that waits for whoever holds the lock of its file.

@@ -63,7 +63,7 @@ impl Sets {
             if is_there {
                 self.dissolve(number, sessions, core, now);
             }
-            sessions.quotas.give_back(account, Usage::bytes(bytes));
+            sessions.quotas.give_back(account, Usage::file(bytes));
         }
         sessions.answer_token(token, request, handed, now);
     }
@@ -75,7 +75,7 @@ impl Sets {
             maker.asides.run(account, |_| drop(places));
         }
         for one in self.outliving.extract_if(.., |one| one.file.is_last()) {
-            let (usage, awaited_by) = (Usage::bytes(one.bytes), Awaiting::Nobody);
+            let (usage, awaited_by) = (Usage::file(one.bytes), Awaiting::Nobody);
             let cleared = Cleared { account: one.account, usage, awaited_by };
             maker.empty(one.file, one.bytes, cleared);
         }

@@ -43,7 +43,7 @@ fn a_set_counts_from_when_it_is_asked_for_until_it_has_ended() {
 
     // It counts before there is anything, which takes another thread its time.
     assert_eq!(ask(&mut engine, &mut user, 2, &prepare(100, 2, 64)), None);
-    let set = Usage::heir(2, true).times(100).plus(Usage::bytes(bytes(100, 2)));
+    let set = Usage::heir(2, true).times(100).plus(Usage::file(bytes(100, 2)));
     assert_eq!((set.sessions, set.vqps, set.mrs), (100, 200, 100));
     assert_eq!(usage(&engine), before.plus(set));
     // Who guesses its number seals nothing.
@@ -114,7 +114,7 @@ fn an_heir_that_cannot_be_made_again_is_tried_less_and_less() {
     let seal = Command::Seal { set: 0, addr: 0, must_connect: true };
     ask(&mut engine, &mut user, 3, &seal);
     until(&mut engine, |engine| (engine.sets.free() == 1).then_some(()));
-    let heir = Usage::heir(1, false).plus(Usage::bytes(bytes(1, 1)));
+    let heir = Usage::heir(1, false).plus(Usage::file(bytes(1, 1)));
     assert_eq!(usage(&engine), before.plus(heir));
 
     // A child has had it, and meanwhile the user has made as many VQPs as it may.
