@@ -18,7 +18,7 @@ use crate::config::{SOCKET_VARIABLE, status_path};
 const WAIT: Duration = Duration::from_secs(5);
 
 /// VQPs that are listed; more are only counted.
-const VQPS_LISTED_MAX: usize = 1_024;
+pub(crate) const VQPS_LISTED_MAX: usize = 1_024;
 /// Peers that are listed; more are only counted.
 const PEERS_LISTED_MAX: usize = 1_024;
 

@@ -22,7 +22,7 @@ use super::sessions::Sessions;
 use super::translate::{self, Refused};
 
 /// Commands of a session whose answer is to come.
-const PENDING_MAX: u32 = 65_536;
+pub(super) const PENDING_MAX: u32 = 65_536;
 /// Bytes of the largest region that the node allocates: no machine has as many, and sums of them
 /// stay in range.
 const ALLOC_BYTES_MAX: u64 = 1 << 46;

@@ -150,6 +150,33 @@ pub(super) fn until<T>(engine: &mut Engine, mut is: impl FnMut(&mut Engine) -> O
     }
 }
 
+#[test]
+fn a_session_has_so_many_commands_that_wait() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 16]);
+    let mut user = session(&mut engine, USER);
+    let create = Command::CreateVqp(elver_portal::VqpOptions::default());
+    engine.sessions.open(0).unwrap().pending = super::desk::PENDING_MAX - 1;
+    assert_eq!(ask(&mut engine, &mut user, 1, &create), Some(None));
+    engine.sessions.open(0).unwrap().pending += 1;
+    assert_eq!(ask(&mut engine, &mut user, 2, &create), Some(Some(RefusalCode::Busy)));
+    engine.sessions.open(0).unwrap().pending -= 1;
+    assert_eq!(ask(&mut engine, &mut user, 3, &create), Some(None));
+}
+
+#[test]
+fn so_many_vqps_are_listed_and_all_are_counted() {
+    use crate::status::VQPS_LISTED_MAX;
+    let (mut engine, _outlet) = engine([127, 99, 3, 17]);
+    let mut user = session(&mut engine, USER);
+    let create = Command::CreateVqp(elver_portal::VqpOptions::default());
+    for request in 0..VQPS_LISTED_MAX as u32 + 5 {
+        assert_eq!(ask(&mut engine, &mut user, request, &create), Some(None));
+    }
+    let status = engine.status();
+    let all = VQPS_LISTED_MAX as u64 + 5;
+    assert_eq!((status.vqps.len(), status.vqps_total), (VQPS_LISTED_MAX, all));
+}
+
 /// The system refuses a process mappings from the 65,531st on, and the node could not even allocate for itself.
 #[test]
 fn a_user_is_refused_mappings_that_the_node_needs() {

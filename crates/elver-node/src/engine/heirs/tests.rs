@@ -75,6 +75,16 @@ fn a_session_has_so_many_sets() {
     assert_eq!(refused, Some(Some(RefusalCode::Limit)));
 }
 
+#[test]
+fn a_session_made_ahead_has_so_many_vqps() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 19]);
+    let mut user = session(&mut engine, USER);
+    let refused = ask(&mut engine, &mut user, 1, &prepare(1, VQPS_PER_HEIR_MAX + 1, 0));
+    assert_eq!(refused, Some(Some(RefusalCode::OutOfRange)));
+    assert_eq!(ask(&mut engine, &mut user, 2, &prepare(1, VQPS_PER_HEIR_MAX, 0)), None);
+    assert_eq!(until(&mut engine, |_| reply(&mut user.1, 2)), None);
+}
+
 /// It stayed, with its descriptor, for as long as the session.
 #[test]
 fn a_set_whose_file_cannot_be_handed_over_ends() {
