@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 /// Programs that tests start, a header that one reads, and the Debian packages that have them.
-const NEEDED: [(&str, &str); 19] = [
+const NEEDED: [(&str, &str); 20] = [
     ("tshark", "tshark"),
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
@@ -29,6 +29,7 @@ const NEEDED: [(&str, &str); 19] = [
     // Without it podman does not begin; its package only recommends it.
     ("/usr/lib/podman/netavark", "netavark"),
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
 ];
 
 /// How this process gets root.
@@ -157,7 +158,8 @@ mod tests {
                 "runc",
                 "podman",
                 "netavark",
-                "libibverbs-dev"
+                "libibverbs-dev",
+                "librdmacm-dev"
             ]
         );
     }
