@@ -114,7 +114,7 @@ fn arming_says_busy_while_there_is_something_to_take() {
 /// Who watches a session for tasks leaves things there that none has asked for yet, and must not look for ever.
 #[test]
 fn arming_for_news_leaves_what_is_there() {
-    let node = TestNode::start(config(189, 1));
+    let node = TestNode::start(config(227, 1));
     let session = sleepy(&node);
     let mr = session.alloc(4096, ALL).unwrap();
     let vqp = connected(&session, &node);
