@@ -51,15 +51,17 @@ pub fn close_to_others(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR)?)
 }
 
-/// The same file, opened to be read only. Takes none of its locks.
+/// The same file, opened to be read only. Takes none of its locks, and waits for nobody.
 ///
 /// # Errors
 ///
-/// What the system said: `/proc` is not there, the file is another user's ([`close_to_others`]), or the process has no
-/// descriptor left.
+/// What the system said: `/proc` is not there, the file is another user's ([`close_to_others`]), the process has no
+/// descriptor left, or, with [`io::ErrorKind::WouldBlock`], somebody who has the file has a lease of it (`F_SETLEASE`).
 pub fn reopen(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    // Or it waited for whoever has a lease: 45 s, if that one does not give it up.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
 /// Whether a file is of huge pages.
@@ -109,6 +111,29 @@ mod tests {
         assert_eq!(rustix::io::pwrite(&fd, &[1], 0), Ok(1));
         let mut byte = [0];
         assert_eq!((rustix::io::pread(&read, &mut byte, 0), byte), (Ok(1), [1]));
+    }
+
+    /// Whoever had a lease of it kept the node waiting for 45 s.
+    #[test]
+    fn who_has_a_lease_is_not_waited_for() {
+        // Of the kernel's `fcntl.h`, which the libc crate does not have: which signal tells of the lease's end.
+        const F_SETSIG: libc::c_int = 10;
+        let fd = create("test", 4096, Pages::Small).unwrap();
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        // One that was opened, as only what is counted as open for writing can be leased.
+        let leased = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let set = |what, how: libc::c_int| {
+            // SAFETY: both take a number, and nothing of this process's memory.
+            let result = unsafe { libc::fcntl(leased.as_raw_fd(), what, how) };
+            assert_eq!(result, 0, "{}", io::Error::last_os_error());
+        };
+        // Which is ignored where nobody asks for it: the usual one would end the process.
+        set(F_SETSIG, libc::SIGURG);
+        set(libc::F_SETLEASE, libc::F_WRLCK);
+        let refused = reopen(fd.as_fd()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        set(libc::F_SETLEASE, libc::F_UNLCK);
+        reopen(fd.as_fd()).unwrap();
     }
 
     #[test]
