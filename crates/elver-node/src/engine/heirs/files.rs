@@ -30,9 +30,9 @@ impl Sets {
         let waits = |set: &&mut super::Set| set.parent.token == token && set.files.is_none();
         let set = self.all.get_mut(&number).filter(waits);
         let is_there = set.is_some();
-        // What nobody was handed goes back when it is dropped, which takes the kernel long.
+        // What nobody was handed goes as well when its account's turn comes, and counts until then.
         let discard = |file| {
-            let (usage, awaited_by) = (Usage::default(), Awaiting::Nobody);
+            let (usage, awaited_by) = (Usage::file(bytes), Awaiting::Nobody);
             maker.empty(file, bytes, Cleared { account, usage, awaited_by });
         };
         let handed = match (result, set) {
@@ -57,13 +57,13 @@ impl Sets {
                 discard(file);
                 Err(Refused::new(RefusalCode::State, "the set was ended before it was there"))
             }
-            (Err(error), _) => Err(error.into()),
-        };
-        if handed.is_err() {
-            if is_there {
-                self.dissolve(number, sessions, core, now);
+            (Err(error), _) => {
+                sessions.quotas.give_back(account, Usage::file(bytes));
+                Err(error.into())
             }
-            sessions.quotas.give_back(account, Usage::file(bytes));
+        };
+        if handed.is_err() && is_there {
+            self.dissolve(number, sessions, core, now);
         }
         sessions.answer_token(token, request, handed, now);
     }
