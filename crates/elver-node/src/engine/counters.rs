@@ -28,6 +28,8 @@ counters! {
     sessions_rejected,
     /// Processes that were turned away since those of their user connect too often.
     visits_refused,
+    /// Processes that were turned away since nobody is known to pay for them, and many such were looked at.
+    visits_unknown,
     /// Processes that connected and said nothing.
     greetings_missed,
     /// Connections that could not be accepted, for want of descriptors.

@@ -18,6 +18,7 @@ use super::heirs::Child;
 use super::session::{Open, Session};
 use super::sessions::{End, GREETINGS_MAX};
 use super::translate::Refused;
+use super::visits::Unseen;
 use super::{BEGINNER_NS, Engine, NEWCOMER_NS, NEWCOMERS_MAX};
 
 /// Times that a session may be woken while it is awake. Who is honest wakes one that sleeps, and is now
@@ -35,9 +36,17 @@ impl Engine {
         };
         let often = "processes of this user connect too often; wait a moment, and longer each time";
         let place = self.visits.place(&peer, self.host);
-        if !self.visits.may_look(place, now) {
-            self.counters.visits_refused += 1;
-            return self.turn_away(Account::of_user(peer.uid), socket, often, now);
+        if let Err(unseen) = self.visits.may_look(place, now) {
+            let (count, text) = match unseen {
+                Unseen::Often => (&mut self.counters.visits_refused, often),
+                Unseen::Unknown => (
+                    &mut self.counters.visits_unknown,
+                    "processes connect too often from \
+                        namespaces of which the node knows nobody yet; wait a moment, and longer each time",
+                ),
+            };
+            *count += 1;
+            return self.turn_away(Account::of_user(peer.uid), socket, text, now);
         }
         let most = self.config.quota.sessions_total as usize + GREETINGS_MAX as usize;
         let known = Customer::over(&socket, &peer, &self.config.quota, self.host);

@@ -2,7 +2,8 @@
 //! namespaces, takes it tens of microseconds, and is on nobody's account before.
 //!
 //! So while somebody connects often it remembers who pays for those of one user number in one PID namespace, and turns
-//! the next of them away before it looks at it, if that one has had its connects.
+//! the next of them away before it looks at it, if that one has had its connects. Of numbers and PID namespaces whoever has
+//! a user namespace makes as many as it likes, so that such of whom nobody is known to pay are looked at so often at most.
 
 use elver_portal::{Peer, pid_namespace};
 use elver_verbs::Time;
@@ -16,6 +17,16 @@ const BURST: u64 = 2_048;
 const EACH_NS: u64 = 1_000_000;
 /// From so many on who pays is remembered.
 const MANY: u64 = BURST / 2;
+/// Places of which it is remembered.
+const PAYERS_MAX: usize = 4_096;
+/// Looks at once meanwhile at those of whom nobody is known to pay, if anybody may make many such.
+const LOOKS_AT_ONCE: u64 = 1_000;
+/// One more is looked at after so long.
+const EACH_LOOK_NS: u64 = 1_000_000;
+/// User numbers from here on are, as a rule, those that users have in namespaces of their own.
+const SUBORDINATE_UID: u32 = 65_536;
+/// Time between two looks who is to be forgotten.
+const FORGET_NS: u64 = 10_000_000;
 
 /// Who connected lately.
 #[derive(Debug, Default)]
@@ -26,6 +37,9 @@ pub(super) struct Visits {
     payers: FxHashMap<Place, Account>,
     /// Whether an account has paid for many ahead.
     are_many: bool,
+    /// Until when looks at those are paid for of whom nobody is known to pay.
+    looks_paid: Time,
+    forgot_at: Time,
 }
 
 /// Where a process is, as far as a look of a microsecond tells.
@@ -34,11 +48,15 @@ pub(super) struct Place {
     uid: u32,
     /// Its PID namespace; 0 where the system does not tell.
     pids: u64,
+    /// A user has one such, and no more of them: its number where the node is.
+    is_plain: bool,
 }
 
 impl Place {
-    fn of(peer: &Peer) -> Place {
-        Place { uid: peer.uid, pids: peer.pid.and_then(pid_namespace).unwrap_or(0) }
+    fn of(peer: &Peer, host: Host) -> Place {
+        let pids = peer.pid.and_then(pid_namespace).unwrap_or(0);
+        let is_here = pids != 0 && Some(pids) == pid_namespace(host.pid);
+        Place { uid: peer.uid, pids, is_plain: is_here && peer.uid < SUBORDINATE_UID }
     }
 }
 
@@ -49,36 +67,54 @@ impl Visits {
         if !self.are_many {
             return None;
         }
-        let place = Place::of(peer);
+        let place = Place::of(peer, host);
         let is_elsewhere = place.pids != 0 && Some(place.pids) != pid_namespace(host.pid);
         let may_be_trusted = (peer.uid == 0 || peer.uid == host.uid) && !is_elsewhere;
         (!may_be_trusted).then_some(place)
     }
 
     /// Whether a process may be looked at that connects from a place: not if it is known who pays for it, and he has had
-    /// his connects.
-    pub(super) fn may_look(&self, place: Option<Place>, now: Time) -> bool {
-        let payer = place.and_then(|place| self.payers.get(&place));
-        let paid = payer.and_then(|payer| self.paid.get(payer));
-        paid.is_none_or(|paid| within(*paid, now))
+    /// his connects, nor if that is not known and too many such were looked at.
+    pub(super) fn may_look(&mut self, place: Option<Place>, now: Time) -> Result<(), Unseen> {
+        let Some(place) = place else { return Ok(()) };
+        if let Some(payer) = self.payers.get(&place) {
+            let may = self.paid.get(payer).is_none_or(|paid| BY_ACCOUNT.allows(*paid, now));
+            return if may { Ok(()) } else { Err(Unseen::Often) };
+        }
+        if place.is_plain {
+            return Ok(());
+        }
+        if !UNKNOWN.allows(self.looks_paid, now) {
+            return Err(Unseen::Unknown);
+        }
+        self.looks_paid = UNKNOWN.after(self.looks_paid, now);
+        Ok(())
     }
 
     /// A process of an account's connects; false if these did so too often.
     pub(super) fn enter(&mut self, account: Account, place: Option<Place>, now: Time) -> bool {
         if let Some(place) = place {
+            if self.payers.len() >= PAYERS_MAX {
+                // Those that come again are looked at again.
+                self.payers.clear();
+            }
             self.payers.insert(place, account);
         }
         let paid = self.paid.entry(account).or_insert(now);
-        let may = within(*paid, now);
+        let may = BY_ACCOUNT.allows(*paid, now);
         if may {
-            *paid = (*paid).max(now).saturating_add_ns(EACH_NS);
+            *paid = BY_ACCOUNT.after(*paid, now);
         }
         self.are_many |= paid.ns_since(now) >= MANY * EACH_NS;
         may
     }
 
-    /// Forgets who has paid.
+    /// Forgets who has paid, now and then.
     pub(super) fn forget(&mut self, now: Time) {
+        if now.ns_since(self.forgot_at) < FORGET_NS {
+            return;
+        }
+        self.forgot_at = now;
         self.paid.retain(|_, paid| *paid > now);
         if self.are_many {
             self.are_many = self.paid.values().any(|paid| paid.ns_since(now) >= MANY * EACH_NS);
@@ -90,9 +126,37 @@ impl Visits {
     }
 }
 
-/// Whether one who has paid until then may connect once more.
-fn within(paid: Time, now: Time) -> bool {
-    paid.max(now).saturating_add_ns(EACH_NS).ns_since(now) <= BURST * EACH_NS
+/// Why a process is turned away before it is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unseen {
+    /// Who pays for it has had his connects.
+    Often,
+    /// It is not known who does, and many such came.
+    Unknown,
+}
+
+/// So many at once, and one more after each time of so long.
+#[derive(Clone, Copy)]
+struct Rate {
+    at_once: u64,
+    each_ns: u64,
+}
+
+/// Connects of an account.
+const BY_ACCOUNT: Rate = Rate { at_once: BURST, each_ns: EACH_NS };
+/// Looks at those of whom nobody is known to pay.
+const UNKNOWN: Rate = Rate { at_once: LOOKS_AT_ONCE, each_ns: EACH_LOOK_NS };
+
+impl Rate {
+    /// Whether one more may be where all until then are paid for.
+    fn allows(self, paid: Time, now: Time) -> bool {
+        self.after(paid, now).ns_since(now) <= self.at_once * self.each_ns
+    }
+
+    /// Until when they are with one more.
+    fn after(self, paid: Time, now: Time) -> Time {
+        paid.max(now).saturating_add_ns(self.each_ns)
+    }
 }
 
 #[cfg(test)]
@@ -128,9 +192,11 @@ mod tests {
         (0..MANY).for_each(|_| assert!(visits.enter(account(7, 0), None, Time(1))));
         assert_eq!([0, 1_000].map(|uid| visits.place(&peer(uid), host)), [None; 2]);
         let pids = pid_namespace(host.pid).unwrap();
-        assert_eq!(visits.place(&peer(7), host), Some(Place { uid: 7, pids }));
+        let place = |uid, pids, is_plain| Some(Place { uid, pids, is_plain });
+        assert_eq!(visits.place(&peer(7), host), place(7, pids, true));
+        assert_eq!(visits.place(&peer(100_000), host), place(100_000, pids, false));
         let unseen = Peer { pid: None, ..peer(7) };
-        assert_eq!(visits.place(&unseen, host), Some(Place { uid: 7, pids: 0 }));
+        assert_eq!(visits.place(&unseen, host), place(7, 0, false));
     }
 
     /// Each of the 65,536 numbers that a user has in a namespace of its own had as many connects as the user, and root of
@@ -138,7 +204,7 @@ mod tests {
     #[test]
     fn all_numbers_of_a_user_have_its_connects_together_and_each_is_looked_at_once_more() {
         let start = Time(1 << 40);
-        let place = |uid, pids| Place { uid, pids };
+        let place = |uid, pids| Place { uid, pids, is_plain: true };
         for (payer, at) in [(account(1_000, 0), 100_000), (account(0, 0xf000_0001), 0)] {
             let mut visits = Visits::default();
             let (mut looks, mut served) = (0, 0);
@@ -147,13 +213,15 @@ mod tests {
                     // Of a container's root, which has one number, in the one PID namespace of it.
                     let uid = if at == 0 { 0 } else { at + visitor };
                     let place = visits.are_many.then(|| place(uid, 9));
-                    if visits.may_look(place, start) {
+                    if visits.may_look(place, start).is_ok() {
                         looks += 1;
                         served += u64::from(visits.enter(payer, place, start));
                     }
                 }
                 let others = [(1, 0), (0, 5)].map(|(uid, pids)| place(uid, pids));
-                assert!(others.into_iter().all(|one| visits.may_look(Some(one), start)), "{round}");
+                for one in others {
+                    assert_eq!(visits.may_look(Some(one), start), Ok(()), "{round}");
+                }
             }
             assert_eq!(served, BURST);
             let numbers = if at == 0 { 0 } else { BURST };
@@ -165,5 +233,54 @@ mod tests {
             visits.forget(later);
             assert!(visits.paid.is_empty());
         }
+    }
+
+    /// A user with a namespace had each of its 65,536 numbers looked at, and again in each new PID namespace, and all of
+    /// them gone through in every tidying.
+    #[test]
+    fn who_makes_places_without_end_has_so_many_looked_at_and_others_are_looked_at_all_the_same() {
+        let start = Time(1 << 40);
+        let user = account(1_000, 0);
+        let mut visits = Visits::default();
+        (0..BURST).for_each(|_| assert!(visits.enter(user, None, start)));
+        let mut now = start;
+        let (mut looks, mut others) = (0, 0);
+        for uid in 0..400_000 {
+            let place =
+                Some(Place { uid: 100_000 + uid % 65_536, pids: u64::from(uid), is_plain: false });
+            match visits.may_look(place, now) {
+                Ok(()) => {
+                    looks += 1;
+                    visits.enter(user, place, now);
+                    assert_eq!(visits.may_look(place, now), Err(Unseen::Often));
+                }
+                Err(unseen) => assert_eq!(unseen, Unseen::Unknown),
+            }
+            assert!(visits.payers.len() <= PAYERS_MAX);
+            // Users of the host meanwhile.
+            if uid % 1_000 == 0 {
+                let place = Some(Place { uid: uid / 1_000, pids: 9, is_plain: true });
+                assert_eq!(visits.may_look(place, now), Ok(()));
+                assert!(visits.enter(account(uid / 1_000, 0), place, now));
+                others += 1;
+            }
+            now = now.saturating_add_ns(EACH_LOOK_NS / 100);
+            visits.forget(now);
+        }
+        assert!((LOOKS_AT_ONCE..=LOOKS_AT_ONCE + 4_000).contains(&looks), "{looks}");
+        assert_eq!(others, 400);
+    }
+
+    /// In all tidyings, five thousand a second, all were gone through.
+    #[test]
+    fn it_is_looked_now_and_then_who_is_to_be_forgotten() {
+        let start = Time(1 << 40);
+        let mut visits = Visits::default();
+        visits.forget(start);
+        visits.enter(account(7, 0), None, start);
+        visits.forget(start.saturating_add_ns(FORGET_NS - 1));
+        assert_eq!(visits.paid.len(), 1);
+        visits.forget(start.saturating_add_ns(FORGET_NS));
+        assert!(visits.paid.is_empty());
     }
 }
