@@ -11,6 +11,8 @@ use crate::config::{Classes, QuotaConfig};
 const SHARE: u128 = 4;
 /// What there is less of than this is not shared.
 const SHARED_MIN: u64 = 64;
+/// Root has this part of the node's mappings, whatever others have.
+const ROOTS_MAPPINGS_PART: u32 = 64;
 
 /// What each account has, against what it may have.
 #[derive(Debug)]
@@ -194,7 +196,7 @@ impl Quotas {
     }
 
     /// Whoever takes the last mapping that the system lets the node have, root too, ends the node: it could allocate nothing
-    /// any more for itself. Root leaves an eighth to all others.
+    /// any more for itself. Root leaves an eighth to all others, and they leave it a sixty-fourth.
     fn check_mappings(
         &self,
         account: Account,
@@ -202,11 +204,12 @@ impl Quotas {
         all: Usage,
     ) -> Result<(), Refused> {
         let total = self.total.mappings;
+        let roots = total / ROOTS_MAPPINGS_PART;
         let may = if self.is_exempt(account) {
-            all.mappings <= total - total / 8
+            all.mappings <= total - total / 8 || will.mappings <= roots && all.mappings <= total
         } else {
             is_modest(will.mappings.into(), all.mappings.into(), total.into())
-                && all.mappings <= total
+                && all.mappings <= total - roots
         };
         if may || will.mappings <= has.mappings {
             return Ok(());
@@ -340,12 +343,25 @@ mod tests {
         for uid in 4..1_000 {
             while quotas.take(user(uid), region).is_ok() {}
         }
-        assert!(quotas.mappings() <= 800, "{}", quotas.mappings());
+        assert_eq!(quotas.mappings(), 800 - 800 / ROOTS_MAPPINGS_PART);
         let roots = quotas.of(ROOT);
         quotas.give_back(ROOT, roots);
         quotas.take(user(1), region).unwrap_err();
         quotas.give_back(user(1), region.times(100));
         quotas.take(user(1), region).unwrap();
+    }
+
+    /// Users who together had seven eighths of them shut root out.
+    #[test]
+    fn root_has_some_mappings_whatever_all_others_have() {
+        let total = Usage { mappings: 800, ..TOTAL };
+        let mut quotas = Quotas::new(QuotaConfig::default(), total);
+        for uid in 1..1_000 {
+            while quotas.take(user(uid), Usage::region(1)).is_ok() {}
+        }
+        assert!(quotas.mappings() > 800 - 800 / 8);
+        let had = (0..).take_while(|_| quotas.take(ROOT, Usage::SESSION).is_ok()).count();
+        assert_eq!((had, quotas.mappings()), (4, 800));
     }
 
     #[test]
