@@ -492,7 +492,7 @@ impl Engine {
         asides.tend(now);
         if now.ns_since(self.room_at) >= ROOM_NS {
             self.room_at = now;
-            room::tend(|account, shelf| asides.run(account, move |_| shelf.look()));
+            room::tend(|account, look| asides.run(account, move |_| look.finish()));
         }
         self.sets.tend(&mut self.sessions, (&mut self.core, &self.maker), now);
         for slot in self.sessions.silent(now) {

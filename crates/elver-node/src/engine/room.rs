@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use elver_portal::memfd::{self, Pages};
 
 use super::account::Account;
-use super::shelf::{Shelf, Shelved};
+use super::shelf::{Look, Shelf, Shelved};
 
 /// Bytes that stay for the node itself, and for others of its container.
 const RESERVE_BYTES: u64 = 16 << 20;
@@ -99,7 +99,7 @@ pub(super) fn memfd(
 
 /// What it was refused by is looked at again from now on. Where it matters, has each account's files looked at, by what
 /// `aside` has done for it: who has them can keep waiting whoever looks.
-pub(super) fn tend(aside: impl FnMut(Account, Arc<Shelf>)) {
+pub(super) fn tend(aside: impl FnMut(Account, Look)) {
     ROOM.tend(aside);
 }
 
@@ -149,7 +149,7 @@ impl Room {
         Ok(())
     }
 
-    fn tend(&self, mut aside: impl FnMut(Account, Arc<Shelf>)) {
+    fn tend(&self, mut aside: impl FnMut(Account, Look)) {
         self.refused_at.store(NONE_REFUSED, Ordering::Relaxed);
         let mut shelves = self.shelves();
         shelves.retain(|_, shelf| shelf.bytes() > 0 || Arc::strong_count(shelf) > 1);
@@ -159,8 +159,8 @@ impl Room {
         let wanted: Vec<_> = shelves.iter().map(|(account, one)| (*account, one.clone())).collect();
         drop(shelves);
         for (account, shelf) in wanted {
-            if shelf.begin() {
-                aside(account, shelf);
+            if let Some(look) = shelf.begin() {
+                aside(account, look);
             }
         }
     }
@@ -337,7 +337,7 @@ mod tests {
         // There is as much as it has given back, and that is what it may have to be given.
         let most = || Some(BYTES / 2);
         room.take(4_096, None, most).unwrap();
-        room.tend(|_, shelf| shelf.look());
+        room.tend(|_, look| look.finish());
         room.unlooked.store(0, Ordering::Relaxed);
         assert!(room.take(4_096, None, most).is_err());
         drop(file);
@@ -360,10 +360,10 @@ mod tests {
                 assert_eq!(error.unwrap_err().kind(), io::ErrorKind::OutOfMemory);
             }
             assert_eq!(asked, tending, "once, until it is time to look again");
-            room.tend(|account, shelf| {
+            room.tend(|account, look| {
                 assert_eq!(account, USER);
                 looked += 1;
-                shelf.look();
+                look.finish();
             });
             assert_eq!(looked, tending, "and so are the files, by a thread of their owner's");
         }

@@ -79,13 +79,13 @@ impl Shelf {
         self.missing.load(Ordering::Relaxed).min(self.bytes())
     }
 
-    /// A look is wanted: whether somebody has to begin one.
-    pub(super) fn begin(&self) -> bool {
-        self.wanted.fetch_add(1, Ordering::Relaxed) == 0
+    /// A look is wanted: the one that somebody has to finish, if none is under way.
+    pub(super) fn begin(self: &Arc<Shelf>) -> Option<Look> {
+        (self.wanted.fetch_add(1, Ordering::Relaxed) == 0).then(|| Look(self.clone()))
     }
 
     /// Looks at all files. Who has one can keep waiting whoever does that.
-    pub(super) fn look(&self) {
+    fn look(&self) {
         let files: Vec<_> = {
             let mut files = self.files();
             files.retain(|(file, _)| file.strong_count() > 0);
@@ -97,7 +97,23 @@ impl Shelf {
             bytes.saturating_sub(there)
         };
         self.missing.store(files.iter().map(missing).sum(), Ordering::Relaxed);
-        self.wanted.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A look at a shelf's files that is under way, until it is finished or given up.
+#[derive(Debug)]
+pub(super) struct Look(Arc<Shelf>);
+
+impl Look {
+    /// Looks. Who has one of the files can keep waiting whoever does that.
+    pub(super) fn finish(self) {
+        self.0.look();
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        self.0.wanted.store(0, Ordering::Relaxed);
     }
 }
 
@@ -114,15 +130,18 @@ mod tests {
         let file = memfd::create("test", 8_192, Pages::Small).unwrap();
         let file = Shelved::new(file, 8_192);
         file.put_on(&shelf);
-        assert!(shelf.begin());
+        let look = shelf.begin().unwrap();
         for _ in 0..UNSEEN_MAX {
-            assert_eq!((shelf.missing(), shelf.begin()), (0, false));
+            assert!(shelf.missing() == 0 && shelf.begin().is_none());
         }
         assert_eq!(shelf.missing(), 8_192);
-        shelf.look();
-        assert_eq!((shelf.missing(), shelf.begin()), (0, true));
+        look.finish();
+        assert_eq!(shelf.missing(), 0);
+        // One that is given up, with the node or by a panic, is begun anew.
+        drop(shelf.begin().unwrap());
+        let look = shelf.begin().unwrap();
         drop(file);
-        shelf.look();
+        look.finish();
         assert_eq!((shelf.bytes(), shelf.missing(), shelf.files().len()), (0, 0, 0));
     }
 }
