@@ -97,7 +97,7 @@ const QUIET_NS: u64 = 100_000;
 const BEGINS_NS: u64 = 1_000_000;
 /// The longest time that this waits for such a moment.
 const PREPARE_NS_MAX: u64 = 5_000_000;
-/// Time between two looks at what there is room for, for those who were refused.
+/// Time between two looks at the files that processes have, where memory is short.
 const ROOM_NS: u64 = 10_000_000;
 /// Processes that are let in at a look.
 const ACCEPTS_MAX: usize = 16;

@@ -13,9 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use elver_portal::memfd::{self, Pages};
+use elver_verbs::Time;
 
 use super::account::Account;
 use super::shelf::{Look, Shelf, Shelved};
+use crate::clock::now;
 
 /// Bytes that stay for the node itself, and for others of its container.
 const RESERVE_BYTES: u64 = 16 << 20;
@@ -28,8 +30,8 @@ const UNLOOKED_SHARE: u64 = 8;
 /// One user has at most so many times what is left for others.
 const HOLDINGS_PER_REST: u64 = 3;
 
-/// No refusal is known.
-const NONE_REFUSED: u64 = u64::MAX;
+/// So long after somebody was refused what there is is not looked at again for others who ask for as much.
+const REFUSED_NS: u64 = 10_000_000;
 
 /// This process's.
 static ROOM: LazyLock<Room> = LazyLock::new(Room::default);
@@ -39,8 +41,10 @@ static ROOM: LazyLock<Room> = LazyLock::new(Room::default);
 struct Room {
     /// Bytes that may be given before the next look.
     unlooked: AtomicU64,
-    /// What there was room for when somebody was refused, lately: who asks for more than that again is refused without a
+    /// What there was room for when somebody was refused: who asks for more than that soon after is refused without a
     /// look.
+    refused_room: AtomicU64,
+    /// When that was; 0 for never.
     refused_at: AtomicU64,
     /// Whether it matters how many pages were given back.
     is_tight: AtomicBool,
@@ -52,7 +56,8 @@ impl Default for Room {
     fn default() -> Room {
         Room {
             unlooked: AtomicU64::new(0),
-            refused_at: AtomicU64::new(NONE_REFUSED),
+            refused_room: AtomicU64::new(0),
+            refused_at: AtomicU64::new(0),
             is_tight: AtomicBool::new(false),
             shelves: Mutex::default(),
         }
@@ -90,15 +95,15 @@ pub(super) fn memfd(
     held: Option<u64>,
 ) -> io::Result<Backing> {
     if pages == Pages::Small {
-        ROOM.take(bytes, held, room)?;
+        ROOM.take(bytes, held, now(), room)?;
     }
     let file: OwnedFd = memfd::create(name, bytes, pages)?;
     let counted = if pages == Pages::Small { bytes } else { 0 };
     Ok(Backing(Arc::new(Shelved::new(file, counted))))
 }
 
-/// What it was refused by is looked at again from now on. Where it matters, has each account's files looked at, by what
-/// `aside` has done for it: who has them can keep waiting whoever looks.
+/// Where it matters, has each account's files looked at, by what `aside` has done for it: who has them can keep waiting
+/// whoever looks.
 pub(super) fn tend(aside: impl FnMut(Account, Look)) {
     ROOM.tend(aside);
 }
@@ -119,15 +124,16 @@ impl Room {
         &self,
         bytes: u64,
         held: Option<u64>,
+        now: Time,
         room: impl FnOnce() -> Option<u64>,
     ) -> io::Result<()> {
         let less = |left: u64| left.checked_sub(bytes);
         if self.unlooked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
             return Ok(());
         }
-        let known = self.refused_at.load(Ordering::Relaxed);
-        if known != NONE_REFUSED {
-            judge(known, bytes, held)?;
+        let refused_at = self.refused_at.load(Ordering::Relaxed);
+        if refused_at > 0 && now.ns_since(Time(refused_at)) < REFUSED_NS {
+            judge(self.refused_room.load(Ordering::Relaxed), bytes, held)?;
         }
         // A system that does not tell has to do without being asked.
         let Some(room) = room() else { return Ok(()) };
@@ -142,15 +148,16 @@ impl Room {
             self.is_tight.store(true, Ordering::Relaxed);
         }
         let room = room.saturating_sub(sums.1);
-        let rest = judge(room, bytes, held)
-            .inspect_err(|_| self.refused_at.store(room, Ordering::Relaxed))?;
+        let rest = judge(room, bytes, held).inspect_err(|_| {
+            self.refused_room.store(room, Ordering::Relaxed);
+            self.refused_at.store(now.0, Ordering::Relaxed);
+        })?;
         let unlooked = (rest / UNLOOKED_SHARE).min(UNLOOKED_BYTES_MAX);
         self.unlooked.store(unlooked, Ordering::Relaxed);
         Ok(())
     }
 
     fn tend(&self, mut aside: impl FnMut(Account, Look)) {
-        self.refused_at.store(NONE_REFUSED, Ordering::Relaxed);
         let mut shelves = self.shelves();
         shelves.retain(|_, shelf| shelf.bytes() > 0 || Arc::strong_count(shelf) > 1);
         if !self.is_tight.swap(false, Ordering::Relaxed) {
@@ -312,11 +319,12 @@ mod tests {
         }
         memfd("test", 4_096, Pages::Small, None).unwrap();
         // Somebody who has as much as there is must leave the rest to others.
-        let error = Room::default().take(4_096, Some(8 * most), room).unwrap_err();
+        let error = Room::default().take(4_096, Some(8 * most), START, room).unwrap_err();
         assert!(error.to_string().contains("must leave some"), "{error}");
     }
 
     const USER: Account = Account { uid: 1, space: 0, is_root: false };
+    const START: Time = Time(1 << 40);
 
     fn file(room: &Room, bytes: u64) -> Shelved {
         let file = memfd::create("test", bytes, Pages::Small).unwrap();
@@ -336,13 +344,16 @@ mod tests {
         rustix::fs::fallocate(&file, hole, 0, BYTES / 2).unwrap();
         // There is as much as it has given back, and that is what it may have to be given.
         let most = || Some(BYTES / 2);
-        room.take(4_096, None, most).unwrap();
+        room.take(4_096, None, START, most).unwrap();
         room.tend(|_, look| look.finish());
         room.unlooked.store(0, Ordering::Relaxed);
-        assert!(room.take(4_096, None, most).is_err());
+        assert!(room.take(4_096, None, START, most).is_err());
         drop(file);
         room.tend(|_, _| {});
-        room.take(4_096, None, most).unwrap();
+        // It was refused a moment ago, by which the next one goes; and soon no more, whoever tends it.
+        let before = Time(START.0 + REFUSED_NS - 1);
+        assert!(room.take(4_096, None, before, most).is_err());
+        room.take(4_096, None, Time(START.0 + REFUSED_NS), most).unwrap();
     }
 
     /// Each time all files of all users were looked at, and the system's books, by the engine.
@@ -351,9 +362,11 @@ mod tests {
         let room = Room::default();
         let files: Vec<_> = (0..8).map(|_| file(&room, 1 << 20)).collect();
         let (mut asked, mut looked) = (0, 0);
+        let mut now = START;
         for tending in 1..=3 {
+            now = now.saturating_add_ns(REFUSED_NS);
             for _ in 0..1_000 {
-                let error = room.take(1 << 30, Some(0), || {
+                let error = room.take(1 << 30, Some(0), now, || {
                     asked += 1;
                     Some(64 << 20)
                 });
@@ -368,11 +381,11 @@ mod tests {
             assert_eq!(looked, tending, "and so are the files, by a thread of their owner's");
         }
         // What there is anybody gets meanwhile, and files do not matter where there is plenty.
-        assert!(room.take(1 << 30, None, || Some(64 << 20)).is_err());
-        room.take(1 << 20, None, || Some(64 << 30)).unwrap();
+        assert!(room.take(1 << 30, None, now, || Some(64 << 20)).is_err());
+        room.take(1 << 20, None, now, || Some(64 << 30)).unwrap();
         room.tend(|_, _| {});
         room.unlooked.store(0, Ordering::Relaxed);
-        room.take(1 << 20, None, || Some(64 << 30)).unwrap();
+        room.take(1 << 20, None, now, || Some(64 << 30)).unwrap();
         room.tend(|_, _| panic!("there is plenty"));
         drop(files);
     }
