@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -17,12 +18,36 @@ use rustc_hash::FxHashMap;
 use super::account::Account;
 use super::notice::Outlet;
 
-/// Accounts that have a thread at once.
+/// Accounts that have a thread at once, but for those whose threads stand.
 const THREADS_MAX: usize = 64;
+/// All that have one.
+const THREADS_MAX_OF_ALL: usize = 1_024;
+/// A thread stands that has done nothing of what it has for so long.
+const STANDS_NS: u64 = 1_000_000_000;
 /// A thread that had nothing to do for so long ends.
 const IDLE_NS: u64 = 1_000_000_000;
 
-type Task = Box<dyn FnOnce(&Outlet) + Send>;
+/// What is to be done, and counts until it was, or was given up.
+struct Task {
+    work: Box<dyn FnOnce(&Outlet) + Send>,
+    counted: Counted,
+}
+
+/// One of what an account has left.
+struct Counted(Arc<AtomicU32>);
+
+impl Counted {
+    fn new(left: &Arc<AtomicU32>) -> Counted {
+        left.fetch_add(1, Ordering::Relaxed);
+        Counted(left.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// What is done aside, by account.
 pub(super) struct Asides {
@@ -47,6 +72,12 @@ struct Line {
     waiting: VecDeque<Task>,
     /// When it was last seen to have something to do.
     busy_at: Option<Time>,
+    /// What it has done, as its thread counts.
+    done: Arc<AtomicU32>,
+    /// What that was when it was last seen to change, or to have nothing to do, and when.
+    moved: (u32, Time),
+    /// It has done nothing of what it has for too long.
+    stands: bool,
 }
 
 impl Asides {
@@ -59,8 +90,8 @@ impl Asides {
     pub(super) fn run(&self, account: Account, task: impl FnOnce(&Outlet) + Send + 'static) {
         let lines = &mut *self.lines.borrow_mut();
         let line = lines.of.entry(account).or_default();
-        line.left.fetch_add(1, Ordering::Relaxed);
-        line.waiting.push_back(Box::new(task));
+        let counted = Counted::new(&line.left);
+        line.waiting.push_back(Task { work: Box::new(task), counted });
         if line.thread.is_some() {
             line.advance();
         } else if line.waiting.len() == 1 {
@@ -73,12 +104,19 @@ impl Asides {
     pub(super) fn tend(&self, now: Time) {
         let lines = &mut *self.lines.borrow_mut();
         lines.of.retain(|_, line| {
-            if line.left.load(Ordering::Relaxed) > 0 || line.busy_at.is_none() {
+            let is_busy = line.left.load(Ordering::Relaxed) > 0;
+            line.see(is_busy, now);
+            if is_busy || line.busy_at.is_none() {
                 line.busy_at = Some(now);
             }
             line.busy_at.is_some_and(|busy_at| now.ns_since(busy_at) < IDLE_NS)
         });
         lines.start(&self.outlet);
+    }
+
+    /// Threads that stand.
+    pub(super) fn standing(&self) -> u64 {
+        self.lines.borrow().of.values().filter(|line| line.stands).count() as u64
     }
 }
 
@@ -86,15 +124,15 @@ impl Lines {
     /// Starts threads for those that wait for one, as many as there may be.
     fn start(&mut self, outlet: &Outlet) {
         while let Some(account) = self.waiting.front() {
-            if self.threads() >= THREADS_MAX {
+            if !self.has_room() {
                 // Those that have nothing to do give way.
                 self.of.retain(|_, line| line.left.load(Ordering::Relaxed) > 0);
-                if self.threads() >= THREADS_MAX {
+                if !self.has_room() {
                     return;
                 }
             }
             let Some(line) = self.of.get_mut(account) else { return };
-            line.thread = start(line.left.clone(), outlet.clone());
+            line.thread = start(line.done.clone(), outlet.clone());
             if line.thread.is_none() {
                 // The system has none now.
                 return;
@@ -104,12 +142,25 @@ impl Lines {
         }
     }
 
-    fn threads(&self) -> usize {
-        self.of.values().filter(|line| line.thread.is_some()).count()
+    /// Whether there may be one more thread.
+    fn has_room(&self) -> bool {
+        let threads = || self.of.values().filter(|line| line.thread.is_some());
+        let standing = threads().filter(|line| line.stands).count();
+        let all = threads().count();
+        all - standing < THREADS_MAX && all < THREADS_MAX_OF_ALL
     }
 }
 
 impl Line {
+    /// Looks whether its thread gets on.
+    fn see(&mut self, is_busy: bool, now: Time) {
+        let done = self.done.load(Ordering::Relaxed);
+        if !is_busy || self.thread.is_none() || self.moved.0 != done || self.moved.1 == Time::ZERO {
+            self.moved = (done, now);
+        }
+        self.stands = now.ns_since(self.moved.1) >= STANDS_NS;
+    }
+
     /// Hands what waits to the thread.
     fn advance(&mut self) {
         let Some(thread) = &self.thread else { return };
@@ -121,12 +172,14 @@ impl Line {
 }
 
 /// Nobody waits for the thread's end: it may stand in a call for longer than the node is there.
-fn start(left: Arc<AtomicU32>, outlet: Outlet) -> Option<Sender<Task>> {
+fn start(done: Arc<AtomicU32>, outlet: Outlet) -> Option<Sender<Task>> {
     let (tasks, given) = channel::<Task>();
     let work = move || {
-        for task in given {
-            task(&outlet);
-            left.fetch_sub(1, Ordering::Relaxed);
+        for Task { work, counted } in given {
+            // A panic was reported where it happened, and what else the account has is done all the same.
+            let _ = catch_unwind(AssertUnwindSafe(|| work(&outlet)));
+            done.fetch_add(1, Ordering::Relaxed);
+            drop(counted);
         }
     };
     std::thread::Builder::new().name("elver-aside".into()).spawn(work).ok()?;
@@ -196,5 +249,53 @@ mod tests {
         asides.tend(Time(4));
         asides.tend(Time(4 + IDLE_NS));
         assert!(asides.lines.borrow().of.is_empty());
+    }
+
+    /// Sixty-four that stood held up all others for as long as they did.
+    #[test]
+    fn those_that_stand_leave_threads_to_others_up_to_a_bound() {
+        let (outlet, _inlet) = channel().unwrap();
+        let asides = Asides::new(outlet);
+        let mut stuck = Vec::new();
+        let mut time = Time(1);
+        for uid in 0..THREADS_MAX_OF_ALL as u32 {
+            let (go, wait) = sync_channel::<()>(0);
+            let (here, begun) = sync_channel::<()>(1);
+            asides.run(account(uid), move |_| {
+                here.send(()).unwrap();
+                assert!(wait.recv().is_err());
+            });
+            begun.recv().unwrap();
+            stuck.push(go);
+            if stuck.len() % THREADS_MAX == 0 {
+                let before = asides.standing();
+                asides.tend(time);
+                time = time.saturating_add_ns(STANDS_NS);
+                assert_eq!(asides.standing(), before);
+                asides.tend(time);
+                assert_eq!(asides.standing(), stuck.len() as u64);
+            }
+        }
+        asides.run(account(7_777), |_| {});
+        asides.tend(time);
+        assert_eq!(left(&asides, 7_777), 1, "these are all");
+        stuck.truncate(1);
+        (1..THREADS_MAX_OF_ALL as u32).for_each(|uid| done(&asides, uid));
+        asides.tend(time);
+        done(&asides, 7_777);
+        assert_eq!(asides.standing(), 1);
+        drop(stuck);
+        done(&asides, 0);
+    }
+
+    #[test]
+    fn what_ends_in_a_panic_counts_no_more_and_keeps_nothing_else_from_being_done() {
+        let (outlet, _inlet) = channel().unwrap();
+        let asides = Asides::new(outlet);
+        asides.run(account(1), |_| panic!("as this test wants it"));
+        let (told, hears) = sync_channel(1);
+        asides.run(account(1), move |_| told.send(()).unwrap());
+        hears.recv().unwrap();
+        done(&asides, 1);
     }
 }

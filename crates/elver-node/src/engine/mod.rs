@@ -553,6 +553,7 @@ impl Engine {
             ("copies_refused", refused),
             ("memory_bytes_waiting", waiting),
             ("mappings", self.sessions.quotas.mappings().into()),
+            ("asides_standing", self.maker.asides.standing()),
             ("heirs_prepared", heirs.prepared),
             ("heirs_inherited", heirs.inherited),
             ("heirs_returned", heirs.returned),
