@@ -58,7 +58,7 @@ pub(super) struct Sets {
     /// Files of sets that have ended, of which children may still have sessions.
     outliving: Vec<Outliving>,
     /// Places of sessions that are made in them no more.
-    places: Vec<(Account, Vec<Place>)>,
+    places: Vec<Places>,
     last: u32,
     /// Heirs that were made, taken and given back; children that were refused.
     pub(super) counts: Counts,
@@ -113,6 +113,13 @@ struct Set {
     must_connect: bool,
     /// None before it is sealed.
     heirs: Vec<Heir>,
+}
+
+/// Places that go, and what of them counts until they have.
+struct Places {
+    account: Account,
+    usage: Usage,
+    all: Vec<Place>,
 }
 
 /// The file of a set, and the records in it.
@@ -517,12 +524,13 @@ impl Sets {
             }
             stays
         });
-        let paid = if set.sealed {
-            set.heirs.iter().filter(|heir| heir.is_paid).count() as u32
-        } else {
-            set.layout.heirs
+        let paid = |which: fn(&Heir) -> bool| {
+            set.heirs.iter().filter(|heir| heir.is_paid && which(heir)).count() as u32
         };
-        sessions.quotas.give_back(account, set.each.times(paid));
+        let all = if set.sealed { paid(|_| true) } else { set.layout.heirs };
+        // What is mapped counts until it has gone.
+        let mapped = Usage::SESSION.of_memory().times(paid(|heir| heir.place.is_some()));
+        sessions.quotas.give_back(account, set.each.times(all).minus(mapped));
         if let Some(Files { file, .. }) = set.files {
             let bytes = set.layout.bytes();
             self.outliving.push(Outliving { account, file, bytes });
@@ -542,6 +550,6 @@ impl Sets {
                 core.client_close(client, now);
             }
         }
-        self.places.push((account, places));
+        self.places.push(Places { account, usage: mapped, all: places });
     }
 }

@@ -108,6 +108,14 @@ impl Maker {
         });
     }
 
+    /// Unmaps what processes share, which may have to wait for them, and tells.
+    pub(super) fn unmap(&self, mapped: impl Send + 'static, cleared: Cleared) {
+        self.asides.run(cleared.account, move |outlet| {
+            drop(mapped);
+            let _ = outlet.send(Notice::Cleared(cleared));
+        });
+    }
+
     /// Gives what a process was handed back to the system, though it may still map it, and tells.
     pub(super) fn clear(&self, leavings: Leavings, cleared: Cleared) {
         self.asides.run(cleared.account, move |outlet| {

@@ -443,14 +443,16 @@ impl Sessions {
         Some(client)
     }
 
-    /// Keeps what a session leaves, or one that was made ahead, until the core has nothing of it.
+    /// Keeps what a session leaves, or one that was made ahead, until the core has nothing of it. Its mappings count until
+    /// they have gone.
     pub(super) fn retire(&mut self, account: Account, open: Open) {
-        self.quotas.give_back(account, Usage::SESSION);
+        let session = Usage::SESSION.minus(Usage::SESSION.of_memory());
+        self.quotas.give_back(account, session);
         if let Some(process) = &open.process {
             // What is still in flight must not reach into a process that has no session.
             process.revoke();
         }
-        let usage = open.usage().within_session();
+        let usage = open.usage().minus(session);
         let Open { client, end, arena, backing, gate, regions, leaving, .. } = open;
         let (rings, mut memory) = (Some(end), Vec::new());
         let mut files = vec![backing];

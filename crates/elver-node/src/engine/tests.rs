@@ -226,6 +226,7 @@ fn whose_memory_does_not_go_is_answered_later_and_pays_for_it_until_then() {
         })
     });
     let [mut user, mut others] = sessions;
+    let ending = session(&mut engine, USER);
     let (go, wait) = std::sync::mpsc::sync_channel::<()>(0);
     engine.maker.asides.run(USER, move |_| assert!(wait.recv().is_err()));
     let usage = |engine: &Engine, account| engine.sessions.quotas.of(account);
@@ -239,9 +240,15 @@ fn whose_memory_does_not_go_is_answered_later_and_pays_for_it_until_then() {
     drop(others);
     until(&mut engine, |engine| (usage(engine, other).sessions == 0).then_some(()));
     assert_eq!((reply(&mut user.1, 2), usage(&engine, USER)), (None, before));
+    // Nor does one of its own keep its place, but what is mapped of it.
+    drop(ending);
+    let sessions = before.sessions - 1;
+    until(&mut engine, |engine| (usage(engine, USER).sessions == sessions).then_some(()));
+    assert_eq!(usage(&engine, USER), Usage { sessions, ..before });
     drop(go);
     assert_eq!(until(&mut engine, |_| reply(&mut user.1, 2)), None);
     assert_eq!(usage(&engine, USER).bytes, 0);
+    until(&mut engine, |engine| (usage(engine, USER) == Usage::SESSION).then_some(()));
 }
 
 /// It was made first: gigabytes, and then given back.

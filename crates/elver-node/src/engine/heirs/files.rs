@@ -8,7 +8,7 @@ use elver_portal::{Answer, NodeRecords, RefusalCode};
 use elver_soft::SoftDevice;
 use elver_verbs::Time;
 
-use super::{Files, Sets};
+use super::{Files, Places, Sets};
 use crate::engine::maker::Maker;
 use crate::engine::orders::{Awaiting, Cleared, Filed, SetFile};
 use crate::engine::quota::Usage;
@@ -71,8 +71,8 @@ impl Sets {
     /// Gives back the files in which nobody has a session any more, and places that are none's. What counts for them counts
     /// until they have gone.
     pub(super) fn give_back_files(&mut self, maker: &Maker) {
-        for (account, places) in self.places.drain(..) {
-            maker.asides.run(account, |_| drop(places));
+        for Places { account, usage, all } in self.places.drain(..) {
+            maker.unmap(all, Cleared { account, usage, awaited_by: Awaiting::Nobody });
         }
         for one in self.outliving.extract_if(.., |one| one.file.is_last()) {
             let (usage, awaited_by) = (Usage::file(one.bytes), Awaiting::Nobody);

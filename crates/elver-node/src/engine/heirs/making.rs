@@ -12,7 +12,7 @@ use super::{Heir, Ready, Sets, State};
 use crate::engine::door::Spare;
 use crate::engine::maker::Maker;
 use crate::engine::notice::Notice;
-use crate::engine::orders::{Place, Readied};
+use crate::engine::orders::{Awaiting, Cleared, Place, Readied};
 use crate::engine::quota::Usage;
 use crate::engine::room::Backing;
 use crate::engine::session::{Open, Owed, Region};
@@ -118,7 +118,16 @@ impl Sets {
         let heir = &mut set.heirs[at as usize];
         // Before there is any work, which a user could have done again and again without it.
         if !heir.is_paid {
-            sessions.quotas.take(account, each)?;
+            if let Err(refused) = sessions.quotas.take(account, each) {
+                if let Some(place) = heir.place.take() {
+                    // It counts for nobody while its heir does not.
+                    let usage = Usage::SESSION.of_memory();
+                    sessions.quotas.count(account, usage);
+                    let awaited_by = Awaiting::Nobody;
+                    maker.unmap((place, heir.rings.take()), Cleared { account, usage, awaited_by });
+                }
+                return Err(refused);
+            }
             heir.is_paid = true;
         }
         if heir.last.is_some_and(|client| !sessions.has_forgotten(client)) {

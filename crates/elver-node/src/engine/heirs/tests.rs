@@ -165,6 +165,8 @@ fn an_heir_that_cannot_be_made_again_is_tried_less_and_less() {
     sets.ended(u64::MAX, Some(((0, 0), client, None)), sessions, core, now());
     let due = until(&mut engine, |engine| engine.sets.due());
     assert!(engine.sets.vacant.is_empty() && !engine.sets.is_busy());
+    // Its place is none's, and is mapped no more.
+    assert!(engine.sets.all[&0].heirs[0].place.is_none());
     let mut tend = |at: Time| {
         let Engine { sets, sessions, core, maker, .. } = &mut engine;
         sets.tend(sessions, (core, maker), at);
