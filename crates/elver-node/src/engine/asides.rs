@@ -189,6 +189,7 @@ fn start(done: Arc<AtomicU32>, outlet: Outlet) -> Option<Sender<Task>> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::sync_channel;
+    use std::time::Duration;
 
     use super::super::notice::channel;
     use super::*;
@@ -265,7 +266,7 @@ mod tests {
                 here.send(()).unwrap();
                 assert!(wait.recv().is_err());
             });
-            begun.recv().unwrap();
+            begun.recv_timeout(Duration::from_secs(20)).unwrap();
             stuck.push(go);
             if stuck.len() % THREADS_MAX == 0 {
                 let before = asides.standing();
