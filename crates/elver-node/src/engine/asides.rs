@@ -49,14 +49,22 @@ impl Drop for Counted {
     }
 }
 
+/// How many threads there may be.
+#[derive(Clone, Copy)]
+struct Most {
+    /// But for those that stand.
+    at_work: usize,
+    all: usize,
+}
+
 /// What is done aside, by account.
 pub(super) struct Asides {
     outlet: Outlet,
     lines: RefCell<Lines>,
 }
 
-#[derive(Default)]
 struct Lines {
+    most: Most,
     of: FxHashMap<Account, Line>,
     /// Those that have no thread and something to do, in turn.
     waiting: VecDeque<Account>,
@@ -83,7 +91,12 @@ struct Line {
 impl Asides {
     /// None yet, whose outcomes are told through the outlet.
     pub(super) fn new(outlet: Outlet) -> Asides {
-        Asides { outlet, lines: RefCell::default() }
+        Asides::bounded(outlet, Most { at_work: THREADS_MAX, all: THREADS_MAX_OF_ALL })
+    }
+
+    fn bounded(outlet: Outlet, most: Most) -> Asides {
+        let lines = Lines { most, of: FxHashMap::default(), waiting: VecDeque::new() };
+        Asides { outlet, lines: RefCell::new(lines) }
     }
 
     /// Has something done, after all else of the account's.
@@ -147,7 +160,7 @@ impl Lines {
         let threads = || self.of.values().filter(|line| line.thread.is_some());
         let standing = threads().filter(|line| line.stands).count();
         let all = threads().count();
-        all - standing < THREADS_MAX && all < THREADS_MAX_OF_ALL
+        all - standing < self.most.at_work && all < self.most.all
     }
 }
 
@@ -255,11 +268,12 @@ mod tests {
     /// Sixty-four that stood held up all others for as long as they did.
     #[test]
     fn those_that_stand_leave_threads_to_others_up_to_a_bound() {
+        const MOST: Most = Most { at_work: 4, all: 16 };
         let (outlet, _inlet) = channel().unwrap();
-        let asides = Asides::new(outlet);
+        let asides = Asides::bounded(outlet, MOST);
         let mut stuck = Vec::new();
         let mut time = Time(1);
-        for uid in 0..THREADS_MAX_OF_ALL as u32 {
+        for uid in 0..MOST.all as u32 {
             let (go, wait) = sync_channel::<()>(0);
             let (here, begun) = sync_channel::<()>(1);
             asides.run(account(uid), move |_| {
@@ -268,7 +282,7 @@ mod tests {
             });
             begun.recv_timeout(Duration::from_secs(20)).unwrap();
             stuck.push(go);
-            if stuck.len() % THREADS_MAX == 0 {
+            if stuck.len() % MOST.at_work == 0 {
                 let before = asides.standing();
                 asides.tend(time);
                 time = time.saturating_add_ns(STANDS_NS);
@@ -281,7 +295,7 @@ mod tests {
         asides.tend(time);
         assert_eq!(left(&asides, 7_777), 1, "these are all");
         stuck.truncate(1);
-        (1..THREADS_MAX_OF_ALL as u32).for_each(|uid| done(&asides, uid));
+        (1..MOST.all as u32).for_each(|uid| done(&asides, uid));
         asides.tend(time);
         done(&asides, 7_777);
         assert_eq!(asides.standing(), 1);

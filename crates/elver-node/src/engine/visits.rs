@@ -3,7 +3,8 @@
 //!
 //! So while somebody connects often it remembers who pays for those of one user number in one PID namespace, and turns
 //! the next of them away before it looks at it, if that one has had its connects. Of numbers and PID namespaces whoever has
-//! a user namespace makes as many as it likes, so that such of whom nobody is known to pay are looked at so often at most.
+//! a user namespace makes as many as it likes, so that such of whom nobody is known to pay are looked at so often at most:
+//! of each range of numbers, of which a user has few, and shares them with few.
 
 use elver_portal::{Peer, pid_namespace};
 use elver_verbs::Time;
@@ -19,11 +20,11 @@ const EACH_NS: u64 = 1_000_000;
 const MANY: u64 = BURST / 2;
 /// Places of which it is remembered.
 const PAYERS_MAX: usize = 4_096;
-/// Looks at once meanwhile at those of whom nobody is known to pay, if anybody may make many such.
-const LOOKS_AT_ONCE: u64 = 1_000;
+/// Looks at once meanwhile at those of a range of whom nobody is known to pay, if anybody may make many such.
+const LOOKS_AT_ONCE: u64 = 256;
 /// One more is looked at after so long.
-const EACH_LOOK_NS: u64 = 1_000_000;
-/// User numbers from here on are, as a rule, those that users have in namespaces of their own.
+const EACH_LOOK_NS: u64 = 4_000_000;
+/// User numbers from here on are, as a rule, those that users have in namespaces of their own; as many are a range.
 const SUBORDINATE_UID: u32 = 65_536;
 /// Time between two looks who is to be forgotten.
 const FORGET_NS: u64 = 10_000_000;
@@ -37,8 +38,8 @@ pub(super) struct Visits {
     payers: FxHashMap<Place, Account>,
     /// Whether an account has paid for many ahead.
     are_many: bool,
-    /// Until when looks at those are paid for of whom nobody is known to pay.
-    looks_paid: Time,
+    /// Until when looks at those are paid for of whom nobody is known to pay, by their range.
+    looks_paid: FxHashMap<Range, Time>,
     forgot_at: Time,
 }
 
@@ -50,6 +51,19 @@ pub(super) struct Place {
     pids: u64,
     /// A user has one such, and no more of them: its number where the node is.
     is_plain: bool,
+}
+
+/// Whose numbers are looked at together: one below [`SUBORDINATE_UID`] by itself, the others by as many as that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Range {
+    One(u32),
+    Many(u32),
+}
+
+impl Range {
+    fn of(uid: u32) -> Range {
+        if uid < SUBORDINATE_UID { Range::One(uid) } else { Range::Many(uid / SUBORDINATE_UID) }
+    }
 }
 
 impl Place {
@@ -84,10 +98,11 @@ impl Visits {
         if place.is_plain {
             return Ok(());
         }
-        if !UNKNOWN.allows(self.looks_paid, now) {
+        let paid = self.looks_paid.entry(Range::of(place.uid)).or_insert(now);
+        if !UNKNOWN.allows(*paid, now) {
             return Err(Unseen::Unknown);
         }
-        self.looks_paid = UNKNOWN.after(self.looks_paid, now);
+        *paid = UNKNOWN.after(*paid, now);
         Ok(())
     }
 
@@ -116,6 +131,7 @@ impl Visits {
         }
         self.forgot_at = now;
         self.paid.retain(|_, paid| *paid > now);
+        self.looks_paid.retain(|_, paid| *paid > now);
         if self.are_many {
             self.are_many = self.paid.values().any(|paid| paid.ns_since(now) >= MANY * EACH_NS);
             self.payers.retain(|_, payer| self.paid.contains_key(payer));
@@ -144,7 +160,7 @@ struct Rate {
 
 /// Connects of an account.
 const BY_ACCOUNT: Rate = Rate { at_once: BURST, each_ns: EACH_NS };
-/// Looks at those of whom nobody is known to pay.
+/// Looks at those of a range of whom nobody is known to pay.
 const UNKNOWN: Rate = Rate { at_once: LOOKS_AT_ONCE, each_ns: EACH_LOOK_NS };
 
 impl Rate {
@@ -252,22 +268,29 @@ mod tests {
                 Ok(()) => {
                     looks += 1;
                     visits.enter(user, place, now);
-                    assert_eq!(visits.may_look(place, now), Err(Unseen::Often));
+                    // It is known by now.
+                    assert_ne!(visits.may_look(place, now), Err(Unseen::Unknown));
                 }
                 Err(unseen) => assert_eq!(unseen, Unseen::Unknown),
             }
             assert!(visits.payers.len() <= PAYERS_MAX);
             // Users of the host meanwhile.
             if uid % 1_000 == 0 {
-                let place = Some(Place { uid: uid / 1_000, pids: 9, is_plain: true });
-                assert_eq!(visits.may_look(place, now), Ok(()));
-                assert!(visits.enter(account(uid / 1_000, 0), place, now));
+                // And those of its directory, of containers, and of nodes that cannot tell where they are.
+                let far = Place { uid: 1_200_000 + uid / 1_000, pids: 9, is_plain: false };
+                let unseen = Place { uid: 1_001, pids: 0, is_plain: false };
+                for place in [Place { uid: uid / 1_000, pids: 9, is_plain: true }, far, unseen] {
+                    assert_eq!(visits.may_look(Some(place), now), Ok(()));
+                    assert!(visits.enter(account(place.uid, 0), Some(place), now));
+                }
                 others += 1;
             }
             now = now.saturating_add_ns(EACH_LOOK_NS / 100);
             visits.forget(now);
         }
-        assert!((LOOKS_AT_ONCE..=LOOKS_AT_ONCE + 4_000).contains(&looks), "{looks}");
+        // Its numbers are in two ranges.
+        let most = 2 * (LOOKS_AT_ONCE + now.ns_since(start) / EACH_LOOK_NS);
+        assert!((2 * LOOKS_AT_ONCE..=most).contains(&looks), "{looks}");
         assert_eq!(others, 400);
     }
 
