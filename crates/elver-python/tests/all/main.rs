@@ -15,7 +15,7 @@ const INSTALLED: &str = "ELVER_TEST_PYTHON";
 /// A Python that finds the module: in a folder, where it is put as it was built, or installed.
 fn python(folder: &Path) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["-k", "5", "60"]);
+    command.args(["-k", "5", "300"]);
     if let Some(python) = std::env::var_os(INSTALLED) {
         command.arg(python);
     } else {

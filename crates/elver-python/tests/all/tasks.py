@@ -193,8 +193,15 @@ def wakes(task):
 
 def stands(pid):
     """Whether each thread of a process is stopped."""
-    threads = pathlib.Path(f"/proc/{pid}/task").glob("*/stat")
-    return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in threads)
+
+    def is_stopped(stat):
+        try:
+            return stat.read_text().rpartition(")")[2].split()[0] == "T"
+        except (FileNotFoundError, ProcessLookupError):
+            # It has ended since it was listed.
+            return True
+
+    return all(map(is_stopped, pathlib.Path(f"/proc/{pid}/task").glob("*/stat")))
 
 
 async def given_up(session, peer_gid, target):
@@ -360,7 +367,7 @@ class Selector(selectors.DefaultSelector):
 def run(program):
     selector = Selector()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
-        runner.run(asyncio.wait_for(program(selector), 50))
+        runner.run(asyncio.wait_for(program(selector), 140))
 
 
 session, peer = elver.Session(), elver.Session(PEER_SOCKET)
