@@ -137,16 +137,35 @@ impl Ends {
         self.take_and_wake()?;
         match self.ended(ticket) {
             Some(ended) => ended.map(Some),
-            None => self.vqp.failure().map_or(Ok(None), Err),
+            None => self.failure().map_or(Ok(None), Err),
         }
     }
 
-    /// Waits at most so long until something was told of the VQP, and takes it.
-    pub(crate) fn wait(&self, at_most: Option<Duration>) -> Result<(), Error> {
+    /// As [`Ends::ended`], after a wait of at most so long until something was told of the VQP.
+    pub(crate) fn wait_for_end(
+        &self,
+        ticket: &Ticket,
+        at_most: Option<Duration>,
+    ) -> Result<Option<Wc>, Error> {
         let mut wcs = [Wc::default(); TAKEN];
-        let taken = self.vqp.wait_cq(&mut wcs, at_most)?;
-        self.completed(&wcs[..taken]);
-        self.take_and_wake()
+        let waited = self.vqp.wait_cq(&mut wcs, at_most);
+        self.completed(&wcs[..*waited.as_ref().unwrap_or(&0)]);
+        // However it ended: the wait was told of a failure, and the session tells nobody again.
+        let taken = self.take_and_wake();
+        match self.ended(ticket) {
+            Some(ended) => ended.map(Some),
+            None => waited.and(taken).map(|()| None),
+        }
+    }
+
+    /// Why it has failed, if it has, as far as was told. The session lists no failure that was asked for, so that who sleeps
+    /// for it is woken here.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        let failure = self.vqp.failure();
+        if failure.is_some() {
+            self.waits.wake(self.vqp.id());
+        }
+        failure
     }
 
     /// Waits for a message into a piece of memory.
@@ -216,7 +235,7 @@ impl Ends {
         let turn = state.takers.iter().position(|(taker, _)| *taker == ticket.id);
         let (Some(turn), Some(arrived)) = (turn, state.arrived.front()) else {
             drop(state);
-            return self.vqp.failure().map_or(Ok(None), |failure| Err(raised(failure)));
+            return self.failure().map_or(Ok(None), |failure| Err(raised(failure)));
         };
         let (length, room) = (arrived.wc.byte_len, state.takers[turn].1.sge.length);
         if arrived.wc.succeeded().is_ok() && length > room {

@@ -32,10 +32,7 @@ impl Vqp {
         self.0.send(&ticket, op, piece);
         waiting(timeout, |at_most| match self.0.look_for_end(&ticket)? {
             Some(wc) => Ok(Some(wc)),
-            None => {
-                self.0.wait(at_most)?;
-                self.0.ended(&ticket).transpose()
-            }
+            None => self.0.wait_for_end(&ticket, at_most),
         })?;
         Ok(())
     }
@@ -249,7 +246,7 @@ impl Vqp {
         let mut came = self.0.message(py, &ticket)?;
         if came.is_none() {
             waiting(timeout, |at_most| {
-                if self.0.has_message(ticket.id) || self.0.vqp.failure().is_some() {
+                if self.0.has_message(ticket.id) || self.0.failure().is_some() {
                     return Ok(Some(()));
                 }
                 self.0.waits.wait(at_most).map(|()| None)
@@ -318,7 +315,7 @@ impl Vqp {
         let ends = self.0.clone();
         let look = move |py: Python<'_>| {
             ends.take_and_wake().map_err(raised)?;
-            let failure = ends.vqp.failure().map(|failure| failure.to_string());
+            let failure = ends.failure().map(|failure| failure.to_string());
             failure.map(|failure| failure.into_py_any(py)).transpose()
         };
         let (waits, on) = (self.0.waits.clone(), On::Vqp(self.0.vqp.id()));
@@ -335,7 +332,7 @@ impl Vqp {
     #[getter]
     fn failure(&self) -> PyResult<Option<String>> {
         self.0.vqp.session().poll().map_err(raised)?;
-        Ok(self.0.vqp.failure().map(|failure| failure.to_string()))
+        Ok(self.0.failure().map(|failure| failure.to_string()))
     }
 
     fn __repr__(&self) -> String {

@@ -323,6 +323,29 @@ async def peer_dies(session, peer_gid):
     assert session.is_open
 
 
+async def beside_another(session):
+    """A Vqp to a session of its own at the peer's node, with which it has exchanged messages; and that."""
+    other = elver.Session(PEER_SOCKET)
+    server, port = other.bind()
+    vqp, said, heard = await session.connect_async(other.gid, port), session.alloc(8), other.alloc(8)
+    await vqp.send_async(said, 0, 8)
+    _, back = await server.recv_async(heard)
+    await back.send_async(heard, 0, 8)
+    await vqp.recv_async(said)
+    return vqp, other, server
+
+
+async def heard_by_another(session):
+    """Who hears first that a Vqp has failed tells the tasks that sleep for it: they are woken by nothing else."""
+    vqp, other, _server = await beside_another(session)
+    ends = asyncio.create_task(vqp.failure_async())
+    await goes_to_sleep(ends)
+    other.close()
+    while vqp.failure is None:
+        os.sched_yield()
+    assert "is gone" in await ends
+
+
 async def closed(gid):
     """While tasks wait for it in each way; and what is made of it fails."""
     async with elver.Session() as session:
@@ -348,8 +371,18 @@ async def closed(gid):
 async def node_dies(peer):
     server, _ = peer.bind()
     waits = asyncio.create_task(server.recv_async(peer.alloc(8)))
-    await goes_to_sleep(waits)
+    vqp, into = await session.connect_async(peer.gid), session.alloc(8)
+    ends = asyncio.create_task(vqp.failure_async())
+    await goes_to_sleep(waits, ends)
     os.kill(PEER_PID, signal.SIGKILL)
+    try:
+        vqp.read(into, 0, 8, *target)
+    except elver.Error:
+        pass
+    else:
+        raise AssertionError("its node is gone")
+    # What the call was told is the task's as well.
+    assert await ends
     await refused(elver.Error, "node is gone", waits)
     await refused(elver.Error, "node is gone", server.recv_async(peer.alloc(8)) if peer.is_open else waits)
 
@@ -384,6 +417,7 @@ async def all_of_it(selector):
     await much_at_once(session, [session.gid, peer.gid])
     await rests(session, selector)
     await peer_dies(session, peer.gid)
+    await heard_by_another(session)
     await closed(session.gid)
 
 
