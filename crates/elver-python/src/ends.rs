@@ -15,10 +15,8 @@ use pyo3::prelude::*;
 
 use crate::errors::raised;
 use crate::memory::Piece;
+use crate::taking::{TAKEN, take_completions};
 use crate::waits::{Source, Waits};
-
-/// Completions that are taken at once.
-const TAKEN: usize = 16;
 
 pub(crate) struct Ends {
     pub(crate) vqp: elver::Vqp,
@@ -294,14 +292,7 @@ impl State {
 
 impl Source for Ends {
     fn take(&self) -> Result<(), Error> {
-        let mut wcs = [Wc::default(); TAKEN];
-        loop {
-            let taken = self.vqp.poll_cq(&mut wcs)?;
-            self.completed(&wcs[..taken]);
-            if taken < TAKEN {
-                break;
-            }
-        }
+        take_completions(&self.vqp, |wcs| self.completed(wcs))?;
         let messages = self.vqp.qpop_msgs()?;
         let mut state = self.state.borrow_mut();
         for message in messages {

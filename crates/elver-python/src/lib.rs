@@ -23,6 +23,7 @@ mod ends;
 mod errors;
 mod memory;
 mod session;
+mod taking;
 mod vqp;
 mod waiting;
 mod waits;

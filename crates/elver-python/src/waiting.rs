@@ -26,7 +26,8 @@ pub(crate) fn waiting<T>(
             Ok(Some(done)) => return Ok(done),
             Err(elver::Error::TimedOut) if left > TURN => {}
             Err(error) => return Err(raised(error)),
-            // What came was another's.
+            // What came was another's, and there may always be more of it.
+            Ok(None) if left.is_zero() => return Err(raised(elver::Error::TimedOut)),
             Ok(None) => {}
         }
         Python::attach(|py| {

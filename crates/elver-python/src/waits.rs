@@ -23,6 +23,7 @@ use pyo3::sync::PyOnceLock;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::errors::Error;
+use crate::taking::take_completions;
 
 /// Nobody sleeps.
 const IDLE: u8 = 0;
@@ -180,8 +181,11 @@ impl Waits {
                     source.take()?;
                     self.wake(vqp.id());
                 }
-                // One back to a sender, whose failure concerns nobody yet: it is told, and listed no more.
-                None => drop(vqp.failure()),
+                // One back to a sender, or one that is being connected, which concerns nobody yet: it is listed no more.
+                None => {
+                    take_completions(&vqp, |_| {})?;
+                    let _ = vqp.failure();
+                }
             }
         }
         Ok(())

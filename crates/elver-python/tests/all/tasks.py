@@ -26,6 +26,15 @@ async def refused(kind, words, waits):
         raise AssertionError(f"it is refused: {words}")
 
 
+def refused_now(kind, words, call):
+    try:
+        call()
+    except kind as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"it is refused: {words}")
+
+
 async def cancelled(task):
     task.cancel()
     try:
@@ -346,6 +355,34 @@ async def heard_by_another(session):
     assert "is gone" in await ends
 
 
+async def answers_given_up(session, peer):
+    """What was posted to a Vqp back to a sender goes on, and comes back, when nobody has the Vqp any more."""
+    server, port = session.bind()
+    client, said, into = await peer.connect_async(session.gid, port), peer.alloc(8), session.alloc(8)
+    await client.send_async(said, 0, 8)
+    _, back = await server.recv_async(into)
+
+    def answered(memory):
+        memory.write(b"answered")
+        return weakref.ref(memory), asyncio.create_task(back.send_async(memory, 0, 8))
+
+    os.kill(PEER_PID, signal.SIGSTOP)
+    try:
+        while not stands(PEER_PID):
+            os.sched_yield()
+        answer, task = answered(session.alloc(8))
+        await goes_to_sleep(task)
+        await cancelled(task)
+        del task, back
+        gc.collect()
+    finally:
+        os.kill(PEER_PID, signal.SIGCONT)
+    await client.recv_async(said)
+    # It comes back meanwhile, which is no message.
+    for _ in range(10):
+        refused_now(TimeoutError, "", lambda: server.recv(into, timeout=0.1))
+
+
 async def closed(gid):
     """While tasks wait for it in each way; and what is made of it fails."""
     async with elver.Session() as session:
@@ -418,6 +455,7 @@ async def all_of_it(selector):
     await rests(session, selector)
     await peer_dies(session, peer.gid)
     await heard_by_another(session)
+    await answers_given_up(session, peer)
     await closed(session.gid)
 
 
