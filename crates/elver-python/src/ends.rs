@@ -21,6 +21,8 @@ use crate::waits::{Source, Waits};
 pub(crate) struct Ends {
     pub(crate) vqp: elver::Vqp,
     pub(crate) waits: Rc<Waits>,
+    /// It leads back to a sender: the bound one keeps it too, and what was posted to it goes on when this goes.
+    is_back: bool,
     state: RefCell<State>,
 }
 
@@ -29,7 +31,7 @@ struct State {
     /// What the send queue has no room for yet.
     unposted: VecDeque<Send>,
     /// What has not come back.
-    sends: VecDeque<Send>,
+    sends: VecDeque<Sent>,
     /// How those ended that somebody waits for.
     ended: HashMap<u64, Result<Wc, Error>>,
     /// Who waits for messages.
@@ -47,6 +49,11 @@ struct State {
 struct Send {
     id: u64,
     op: SendOp,
+    piece: Piece,
+}
+
+struct Sent {
+    id: u64,
     piece: Piece,
     is_waited_for: bool,
 }
@@ -74,8 +81,12 @@ pub(crate) struct Ticket {
 
 impl Ends {
     pub(crate) fn new(vqp: elver::Vqp, waits: &Rc<Waits>) -> Rc<Ends> {
-        let (waits, state) = (waits.clone(), RefCell::default());
-        let ends = Rc::new(Ends { vqp, waits, state });
+        Ends::with(vqp, waits, false, State::default())
+    }
+
+    fn with(vqp: elver::Vqp, waits: &Rc<Waits>, is_back: bool, state: State) -> Rc<Ends> {
+        let (waits, state) = (waits.clone(), RefCell::new(state));
+        let ends = Rc::new(Ends { vqp, waits, is_back, state });
         let source: Weak<dyn Source> = Rc::downgrade(&ends) as Weak<dyn Source>;
         ends.waits.add(ends.vqp.id(), source);
         ends
@@ -85,7 +96,11 @@ impl Ends {
     pub(crate) fn back(vqp: elver::Vqp, waits: &Rc<Waits>) -> Rc<Ends> {
         let known = waits.source(vqp.id()).map(|source| source as Rc<dyn Any>);
         let known = known.and_then(|source| source.downcast().ok());
-        known.unwrap_or_else(|| Ends::new(vqp, waits))
+        known.unwrap_or_else(|| {
+            let left = waits.take_left(vqp.id()).into_iter();
+            let sends = left.map(|(id, piece)| Sent { id, piece, is_waited_for: false }).collect();
+            Ends::with(vqp, waits, true, State { sends, ..State::default() })
+        })
     }
 
     /// A number for what will be posted.
@@ -95,7 +110,7 @@ impl Ends {
 
     /// Posts an operation, in its turn: there may be no room yet. How it ended, [`Ends::ended`] says.
     pub(crate) fn send(&self, ticket: &Ticket, op: SendOp, piece: Piece) {
-        let send = Send { id: ticket.id, op, piece, is_waited_for: true };
+        let send = Send { id: ticket.id, op, piece };
         self.state.borrow_mut().unposted.push_back(send);
         self.post_sends();
     }
@@ -112,7 +127,10 @@ impl Ends {
             let posted = self.vqp.post_send(&[wr]);
             let mut state = self.state.borrow_mut();
             match posted.map_err(|failed| failed.error) {
-                Ok(()) => state.sends.push_back(send),
+                Ok(()) => {
+                    let Send { id, piece, .. } = send;
+                    state.sends.push_back(Sent { id, piece, is_waited_for: true });
+                }
                 Err(Error::QueueFull { .. }) if !is_alone => {
                     state.unposted.push_front(send);
                     return;
@@ -314,6 +332,11 @@ impl Source for Ends {
 impl Drop for Ends {
     fn drop(&mut self) {
         self.waits.remove(self.vqp.id());
+        let sends = std::mem::take(&mut self.state.get_mut().sends);
+        if self.is_back && !sends.is_empty() {
+            let pieces = sends.into_iter().map(|sent| (sent.id, sent.piece)).collect();
+            self.waits.leave(self.vqp.clone(), pieces);
+        }
     }
 }
 

@@ -23,7 +23,8 @@ use pyo3::sync::PyOnceLock;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::errors::Error;
-use crate::taking::take_completions;
+use crate::memory::Piece;
+use crate::taking::Left;
 
 /// Nobody sleeps.
 const IDLE: u8 = 0;
@@ -55,6 +56,8 @@ struct State {
     answers: Vec<Sleeper>,
     /// For something of a VQP's, by its number.
     vqps: HashMap<u32, OfVqp>,
+    /// By the numbers of VQPs that are not among those.
+    left: HashMap<u32, Left>,
 }
 
 /// The event loop that watches the session, and what it calls.
@@ -150,6 +153,20 @@ impl Waits {
         self.state.borrow().vqps.get(&vqp)?.source.upgrade()
     }
 
+    /// Keeps what is under way by a VQP that was removed, until it has come back or the session is closed.
+    pub(crate) fn leave(&self, vqp: elver::Vqp, pieces: Vec<(u64, Piece)>) {
+        let mut state = self.state.borrow_mut();
+        if !state.is_closed {
+            state.left.insert(vqp.id(), Left::new(vqp, pieces));
+        }
+    }
+
+    /// What a VQP left that is held again.
+    pub(crate) fn take_left(&self, vqp: u32) -> Vec<(u64, Piece)> {
+        let left = self.state.borrow_mut().left.remove(&vqp);
+        left.map_or_else(Vec::new, Left::into_pieces)
+    }
+
     pub(crate) fn remove(&self, vqp: u32) {
         let mut state = self.state.borrow_mut();
         let removed = state.vqps.remove(&vqp);
@@ -168,7 +185,11 @@ impl Waits {
 
     /// The session is closed: whoever waits for it looks, and hears so.
     pub(crate) fn close(&self) {
-        self.state.borrow_mut().is_closed = true;
+        let mut state = self.state.borrow_mut();
+        state.is_closed = true;
+        let left = std::mem::take(&mut state.left);
+        drop(state);
+        drop(left);
         self.wake_all();
     }
 
@@ -181,12 +202,20 @@ impl Waits {
                     source.take()?;
                     self.wake(vqp.id());
                 }
-                // One back to a sender, or one that is being connected, which concerns nobody yet: it is listed no more.
-                None => {
-                    take_completions(&vqp, |_| {})?;
-                    let _ = vqp.failure();
-                }
+                // One back to a sender, or one that is being connected, which concerns nobody now: it is listed no more.
+                None => self.dispatch_left(vqp)?,
             }
+        }
+        Ok(())
+    }
+
+    fn dispatch_left(&self, vqp: elver::Vqp) -> Result<(), elver::Error> {
+        let id = vqp.id();
+        let left = self.state.borrow_mut().left.remove(&id);
+        let mut left = left.unwrap_or_else(|| Left::new(vqp, Vec::new()));
+        // Where memory goes, code of the program may run.
+        if !left.take()? {
+            self.state.borrow_mut().left.insert(id, left);
         }
         Ok(())
     }
