@@ -231,25 +231,26 @@ impl Ends {
     /// Whether there is a message for whoever holds a ticket, or none will be.
     pub(crate) fn has_message(&self, id: u64) -> bool {
         let state = self.state.borrow();
-        let turn = state.takers.iter().position(|(taker, _)| *taker == id);
-        turn.is_none_or(|turn| turn < state.arrived.len())
+        state.turn(id).is_none_or(|turn| turn < state.arrived.len())
     }
 
     pub(crate) fn has_ended(&self, id: u64) -> bool {
         self.state.borrow().ended.contains_key(&id)
     }
 
-    /// The next message, in the memory of whoever holds the ticket. One that does not fit there stays for another call.
+    /// The message for whoever holds the ticket, in his memory: they are given to takers in turn, whoever of them looks first.
+    /// One that does not fit there stays for another call.
     pub(crate) fn message(&self, py: Python<'_>, ticket: &Ticket) -> PyResult<Option<Came>> {
-        if self.state.borrow().arrived.is_empty() {
+        if !self.has_message(ticket.id) {
             self.take_and_wake().map_err(raised)?;
         }
         if let Some(Err(refused)) = self.ended(ticket) {
             return Err(raised(refused));
         }
         let mut state = self.state.borrow_mut();
-        let turn = state.takers.iter().position(|(taker, _)| *taker == ticket.id);
-        let (Some(turn), Some(arrived)) = (turn, state.arrived.front()) else {
+        let turn = state.turn(ticket.id);
+        let found = turn.and_then(|turn| Some((turn, state.arrived.get(turn)?)));
+        let Some((turn, arrived)) = found else {
             drop(state);
             return self.failure().map_or(Ok(None), |failure| Err(raised(failure)));
         };
@@ -258,7 +259,7 @@ impl Ends {
             let text = format!("a message of {length} bytes came, and {room} are asked for");
             return Err(PyValueError::new_err(text));
         }
-        let (arrived, taker) = (state.arrived.pop_front(), state.takers.remove(turn));
+        let (arrived, taker) = (state.arrived.remove(turn), state.takers.remove(turn));
         drop(state);
         let (Some(Arrived { wc, memory, source }), Some((_, to))) = (arrived, taker) else {
             return Ok(None);
@@ -300,6 +301,11 @@ impl Ends {
 }
 
 impl State {
+    /// How many messages are others' before a taker's.
+    fn turn(&self, taker: u64) -> Option<usize> {
+        self.takers.iter().position(|(id, _)| *id == taker)
+    }
+
     fn arrive(&mut self, wc: Wc, source: Option<elver::Vqp>) {
         let at = self.receives.iter().position(|(id, _)| *id == wc.wr_id);
         if let Some((_, memory)) = at.and_then(|at| self.receives.remove(at)) {
@@ -349,7 +355,7 @@ impl Drop for Ticket {
         if let Some(send) = state.sends.iter_mut().find(|send| send.id == self.id) {
             send.is_waited_for = false;
         }
-        let turn = state.takers.iter().position(|(taker, _)| *taker == self.id);
+        let turn = state.turn(self.id);
         let taker = turn.and_then(|turn| state.takers.remove(turn));
         let has_left = taker.is_some() && !state.arrived.is_empty();
         drop(state);

@@ -160,6 +160,17 @@ async def messages(session, peer):
     length, _ = await second
     assert into.read(0, length) == b"fifth"
 
+    # One that comes when a message is there, which is another's, has the next one.
+    first = asyncio.create_task(server.recv_async(into))
+    await goes_to_sleep(first)
+    client.send(said, 0, 5)
+    while not wakes(first):
+        await asyncio.sleep(0)
+    late = server.recv_async(peer.alloc(32))
+    late.send(None)
+    late.close()
+    assert (await first)[0] == 5
+
     # One that times out leaves its receive, which the next call has copied; one that is too long stays.
     for _ in range(3):
         await refused(TimeoutError, "", asyncio.wait_for(server.recv_async(peer.alloc(32)), 0.01))
