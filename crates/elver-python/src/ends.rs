@@ -224,7 +224,11 @@ impl Ends {
         let (id, sges) = (self.waits.number(), [memory.sge(0, length)]);
         match self.vqp.post_recv(&[RecvWr { wr_id: id, sges: &sges }]) {
             Ok(()) => Ok((id, memory)),
-            Err(failed) => Err(failed.error),
+            Err(failed) => {
+                // To be tried again with, at each look while the queue is full.
+                self.state.borrow_mut().spare.push(memory);
+                Err(failed.error)
+            }
         }
     }
 
