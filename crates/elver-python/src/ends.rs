@@ -8,7 +8,8 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use elver::{
-    AccessFlags, Completed, Error, Mr, Payload, RecvWr, SendFlags, SendOp, SendWr, Wc, WcStatus,
+    AccessFlags, Completed, ConnectOptions, Error, Gid, Mr, Payload, RecvWr, SendFlags, SendOp,
+    SendWr, Wc, WcStatus,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -34,6 +35,8 @@ struct State {
     sends: VecDeque<Sent>,
     /// How those ended that somebody waits for.
     ended: HashMap<u64, Result<Wc, Error>>,
+    /// With which operation it has failed, if one of its own was refused: the node tells no more of it.
+    failed: Option<Wc>,
     /// Who waits for messages.
     takers: VecDeque<(u64, Piece)>,
     /// Receives that no message has filled. Their memory is nobody else's: one cannot be taken back, and serves whoever waits
@@ -177,11 +180,24 @@ impl Ends {
     /// Why it has failed, if it has, as far as was told. The session lists no failure that was asked for, so that who sleeps
     /// for it is woken here.
     pub(crate) fn failure(&self) -> Option<Error> {
-        let failure = self.vqp.failure();
+        let failure = self.cause();
         if failure.is_some() {
             self.waits.wake(self.vqp.id());
         }
         failure
+    }
+
+    fn cause(&self) -> Option<Error> {
+        let own = || self.state.borrow().failed.and_then(|wc| wc.succeeded().err());
+        self.vqp.failure().or_else(own)
+    }
+
+    /// Begins to connect it, anew if it was connected.
+    pub(crate) fn connect_start(&self, peer: Gid, port: u16) -> Result<elver::Connecting, Error> {
+        self.take_and_wake()?;
+        let going = self.vqp.qconnect_start(peer, port, ConnectOptions::default())?;
+        self.state.borrow_mut().failed = None;
+        Ok(going)
     }
 
     /// Waits for a message into a piece of memory.
@@ -288,6 +304,9 @@ impl Ends {
         let mut state = self.state.borrow_mut();
         for wc in wcs {
             if let Some(at) = state.sends.iter().position(|send| send.id == wc.wr_id) {
+                if !matches!(wc.status, WcStatus::Success | WcStatus::WrFlushErr) {
+                    state.failed.get_or_insert(*wc);
+                }
                 let send = state.sends.remove(at);
                 if send.as_ref().is_some_and(|send| send.is_waited_for) {
                     let ended = wc.succeeded();
@@ -335,7 +354,7 @@ impl Source for Ends {
     }
 
     fn has_failed(&self) -> bool {
-        self.vqp.failure().is_some()
+        self.cause().is_some()
     }
 }
 

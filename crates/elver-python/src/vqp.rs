@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use elver::{ConnectOptions, RemoteAddr, SendOp};
+use elver::{RemoteAddr, SendOp};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 
@@ -284,8 +284,7 @@ impl Vqp {
     #[pyo3(signature = (peer, port = 0))]
     fn connect(&self, peer: &str, port: u16) -> PyResult<()> {
         self.0.waits.check_open()?;
-        let options = ConnectOptions::default();
-        let going = self.0.vqp.qconnect_start(gid(peer)?, port, options).map_err(raised)?;
+        let going = self.0.connect_start(gid(peer)?, port).map_err(raised)?;
         waiting(None, |at_most| going.wait(at_most).map(Some))?;
         Ok(())
     }
@@ -299,8 +298,7 @@ impl Vqp {
         let is_up = move || watched.get().is_none_or(|going| !matches!(going.poll(), Ok(None)));
         let look = move |py: Python<'_>| {
             if going.get().is_none() {
-                let options = ConnectOptions::default();
-                let begun = ends.vqp.qconnect_start(peer, port, options).map_err(raised)?;
+                let begun = ends.connect_start(peer, port).map_err(raised)?;
                 going.get_or_init(|| begun);
             }
             let is_done = going.get().map_or(Ok(None), elver::Connecting::poll).map_err(raised)?;

@@ -365,6 +365,17 @@ async def heard_by_another(session):
         os.sched_yield()
     assert "is gone" in await ends
 
+    # An operation of its own that is refused says so by its completion alone.
+    vqp, into = await session.connect_async(session.gid), session.alloc(8)
+    ends = asyncio.create_task(vqp.failure_async())
+    await goes_to_sleep(ends)
+    refused_now(elver.Error, "remote access error", lambda: vqp.read(into, 0, 8, into.address, into.rkey ^ 1))
+    assert "remote access error" in await ends and "remote access error" in vqp.failure
+    # Until it is connected anew.
+    await vqp.connect_async(session.gid)
+    assert vqp.failure is None
+    await vqp.read_async(into, 0, 8, into.address, into.rkey)
+
 
 async def answers_given_up(session, peer):
     """What was posted to a Vqp back to a sender goes on, and comes back, when nobody has the Vqp any more."""
