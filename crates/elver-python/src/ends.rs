@@ -196,7 +196,14 @@ impl Ends {
     pub(crate) fn connect_start(&self, peer: Gid, port: u16) -> Result<elver::Connecting, Error> {
         self.take_and_wake()?;
         let going = self.vqp.qconnect_start(peer, port, ConnectOptions::default())?;
-        self.state.borrow_mut().failed = None;
+        let state = &mut *self.state.borrow_mut();
+        state.failed = None;
+        // What has come back without a message did so over the connection that there was.
+        let arrived = std::mem::take(&mut state.arrived).into_iter();
+        let (flushed, came): (VecDeque<_>, _) =
+            arrived.partition(|it| it.wc.status == WcStatus::WrFlushErr);
+        state.arrived = came;
+        state.spare.extend(flushed.into_iter().map(|it| it.memory));
         Ok(going)
     }
 
@@ -331,7 +338,11 @@ impl State {
 
     fn arrive(&mut self, wc: Wc, source: Option<elver::Vqp>) {
         let at = self.receives.iter().position(|(id, _)| *id == wc.wr_id);
-        if let Some((_, memory)) = at.and_then(|at| self.receives.remove(at)) {
+        let Some((_, memory)) = at.and_then(|at| self.receives.remove(at)) else { return };
+        if wc.status == WcStatus::WrFlushErr && self.arrived.len() >= self.takers.len() {
+            // It was posted for one who has gone, and is no message for whoever comes next.
+            self.spare.push(memory);
+        } else {
             self.arrived.push_back(Arrived { wc, memory, source });
         }
     }

@@ -411,6 +411,26 @@ async def answers_given_up(session, peer):
     await back.send_async(into, 0, 8)
 
 
+async def receives_given_up(session):
+    """What came back of them, as their Vqp failed, is no message to whoever waits next."""
+    vqp, other, _server = await beside_another(session)
+    for _ in range(2):
+        takes = [asyncio.create_task(vqp.recv_async(session.alloc(8))) for _ in range(2)]
+        await goes_to_sleep(*takes)
+        for task in takes:
+            await cancelled(task)
+    other.close()
+    assert "is gone" in await vqp.failure_async()
+    server, port = session.bind()
+    await vqp.connect_async(session.gid, port)
+    said, into = session.alloc(8), session.alloc(8)
+    await vqp.send_async(said, 0, 8)
+    _, back = await server.recv_async(into)
+    takes = asyncio.create_task(vqp.recv_async(into))
+    await back.send_async(said, 0, 8)
+    assert (await takes)[0] == 8
+
+
 async def closed(gid):
     """While tasks wait for it in each way; and what is made of it fails."""
     async with elver.Session() as session:
@@ -484,6 +504,7 @@ async def all_of_it(selector):
     await peer_dies(session, peer.gid)
     await heard_by_another(session)
     await answers_given_up(session, peer)
+    await receives_given_up(session)
     await closed(session.gid)
 
 
