@@ -19,6 +19,9 @@ use crate::memory::Piece;
 use crate::taking::{TAKEN, take_completions};
 use crate::waits::{Source, Waits};
 
+/// What each receive has room for at least, in bytes: one that a short wait left serves a longer one.
+const RECEIVE_MIN: u32 = 4 << 10;
+
 pub(crate) struct Ends {
     pub(crate) vqp: elver::Vqp,
     pub(crate) waits: Rc<Waits>,
@@ -45,7 +48,7 @@ struct State {
     arrived: VecDeque<Arrived>,
     /// Memory for more receives.
     spare: Vec<Mr>,
-    /// The most that was asked for at once, which is what receives have room for.
+    /// The most that was asked for at once, and [`RECEIVE_MIN`], which is what receives have room for.
     longest: u32,
 }
 
@@ -210,7 +213,7 @@ impl Ends {
     /// Waits for a message into a piece of memory.
     pub(crate) fn expect(&self, ticket: &Ticket, piece: Piece) {
         let mut state = self.state.borrow_mut();
-        state.longest = state.longest.max(piece.sge.length);
+        state.longest = state.longest.max(piece.sge.length).max(RECEIVE_MIN);
         state.takers.push_back((ticket.id, piece));
         drop(state);
         self.post_receives();
@@ -242,7 +245,7 @@ impl Ends {
     fn post_receive(&self, length: u32, spare: Option<Mr>) -> Result<(u64, Mr), Error> {
         let memory = match spare.filter(|memory| memory.len() >= u64::from(length)) {
             Some(memory) => memory,
-            None => self.waits.session.alloc(u64::from(length.max(1)), AccessFlags::LOCAL_WRITE)?,
+            None => self.waits.session.alloc(u64::from(length), AccessFlags::LOCAL_WRITE)?,
         };
         let (id, sges) = (self.waits.number(), [memory.sge(0, length)]);
         match self.vqp.post_recv(&[RecvWr { wr_id: id, sges: &sges }]) {

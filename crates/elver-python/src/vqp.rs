@@ -229,7 +229,7 @@ impl Vqp {
 
     /// Takes the next message into memory; how many bytes it has, and a Vqp to its sender. Of one that is bound
     /// (`Session.bind`), or one whose peer answers. It comes into memory of the Vqp's own, with room for the most that was
-    /// asked for by then, and is copied; what a call leaves there that was given up, the next one takes.
+    /// asked for by then, 4 KiB at least, and is copied; what a call leaves there that was given up, the next one takes.
     #[pyo3(signature = (memory, offset = 0, length = None, timeout = None))]
     fn recv(
         &self,

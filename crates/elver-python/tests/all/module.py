@@ -71,6 +71,10 @@ length, back = server.recv(target, 16, 16, timeout=10)
 # It came into the receive of the call that was given up, whose memory is its own by now.
 assert length == 10 and target.read(16, 10) == b"a question" and target.read(0, 6) == b"elver!"
 assert isinstance(back, elver.Vqp)
+# That was short, and serves for what is longer.
+refused(TimeoutError, "time", lambda: server.recv(target, 0, 16, timeout=0.05))
+client.send(memory, 0, 4096)
+assert server.recv(memory, timeout=10)[0] == 4096
 back.send(memory, 0, 10)
 assert client.recv(target, 32, timeout=10)[0] == 10 and target.read(32, 10) == b"a question"
 for word in (b"one", b"two", b"three"):
