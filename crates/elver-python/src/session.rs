@@ -50,6 +50,7 @@ impl Session {
 
     fn closing(name: &'static str, session: Bound<'_, Self>) -> Awaiting {
         let waits = session.borrow().0.clone();
+        let ended = waits.clone();
         let session = session.unbind();
         let going: Rc<OnceCell<Option<elver::Closing>>> = Rc::default();
         let watched = going.clone();
@@ -63,7 +64,11 @@ impl Session {
                 let begun = session.borrow(py).close_start()?;
                 going.get_or_init(|| begun);
             }
-            Ok(is_over(going.get()).map_err(raised)?.then(|| py.None()))
+            let is_over = is_over(going.get()).map_err(raised)?;
+            Ok(is_over.then(|| {
+                ended.end();
+                py.None()
+            }))
         };
         let (on, is_up) = (On::Answers, Rc::new(is_up));
         Awaiting::new(name, waits, on, is_up, Box::new(look)).outlasts_session()

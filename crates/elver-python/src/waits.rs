@@ -20,6 +20,7 @@ use elver::Ready;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyWeakrefMethods, PyWeakrefReference};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::errors::Error;
@@ -62,7 +63,8 @@ struct State {
 
 /// The event loop that watches the session, and what it calls.
 struct Watched {
-    event_loop: Py<PyAny>,
+    /// Not kept: it may lead back to the session, by what its tasks and handlers hold.
+    event_loop: Py<PyWeakrefReference>,
     look: Py<Look>,
 }
 
@@ -183,13 +185,20 @@ impl Waits {
         Ok(())
     }
 
-    /// The session is closed: whoever waits for it looks, and hears so.
+    /// The session is closed: whoever waits for it looks, and hears so. Who waits for the end of the closing has it watched
+    /// again, until [`Waits::end`].
     pub(crate) fn close(&self) {
         let mut state = self.state.borrow_mut();
         state.is_closed = true;
         let left = std::mem::take(&mut state.left);
         drop(state);
         drop(left);
+        self.end();
+    }
+
+    /// Nobody waits for the session any more.
+    pub(crate) fn end(&self) {
+        Python::attach(|py| self.unwatch(py));
         self.wake_all();
     }
 
@@ -306,11 +315,12 @@ impl Waits {
         let py = event_loop.py();
         let before = self.state.borrow().watched.as_ref().map(|it| it.event_loop.clone_ref(py));
         if let Some(before) = before {
-            let before = before.bind(py);
-            if before.is(event_loop) {
+            let before = before.bind(py).upgrade();
+            if before.as_ref().is_some_and(|before| before.is(event_loop)) {
                 return Ok(());
             }
-            if before.call_method0("is_closed")?.is_truthy()? {
+            let is_closed = |it: Bound<'_, PyAny>| it.call_method0("is_closed")?.is_truthy();
+            if before.map_or(Ok(true), is_closed)? {
                 // Its tasks are, too.
                 drop(self.sleepers());
             } else if self.has_sleepers() {
@@ -324,7 +334,7 @@ impl Waits {
         let (session, news) = (self.session.as_fd().as_raw_fd(), self.news.fd()?.as_raw_fd());
         event_loop.call_method1("add_reader", (session, &look, false))?;
         event_loop.call_method1("add_reader", (news, &look, true))?;
-        let event_loop = event_loop.clone().unbind();
+        let event_loop = PyWeakrefReference::new(event_loop)?.unbind();
         self.state.borrow_mut().watched = Some(Watched { event_loop, look });
         Ok(())
     }
@@ -333,7 +343,8 @@ impl Waits {
     fn unwatch(&self, py: Python<'_>) {
         self.news.state.store(IDLE, Ordering::Relaxed);
         let watched = self.state.borrow_mut().watched.take();
-        let Some(Watched { event_loop, .. }) = watched else { return };
+        let watched = watched.as_ref().and_then(|it| it.event_loop.bind(py).upgrade());
+        let Some(event_loop) = watched else { return };
         if !self.session.origin().is_here() {
             // In a child, whose loop and its parent's have one epoll.
             return;
@@ -341,7 +352,7 @@ impl Waits {
         let news = self.news.fd.get().map(AsRawFd::as_raw_fd);
         for fd in news.into_iter().chain([self.session.as_fd().as_raw_fd()]) {
             // One that is closed watches nothing.
-            let _ = event_loop.call_method1(py, "remove_reader", (fd,));
+            let _ = event_loop.call_method1("remove_reader", (fd,));
         }
     }
 
@@ -394,10 +405,10 @@ impl Waits {
         }
         let state = self.state.borrow();
         let watched = state.watched.as_ref();
-        let again = watched.map(|it| (it.event_loop.clone_ref(py), it.look.clone_ref(py)));
+        let again = watched.map(|it| (it.event_loop.bind(py).upgrade(), it.look.clone_ref(py)));
         drop(state);
-        if let Some((event_loop, look)) = again {
-            event_loop.call_method1(py, "call_soon", (look, false))?;
+        if let Some((Some(event_loop), look)) = again {
+            event_loop.call_method1("call_soon", (look, false))?;
         }
         Ok(())
     }

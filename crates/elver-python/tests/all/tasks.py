@@ -431,8 +431,9 @@ async def receives_given_up(session):
     assert (await takes)[0] == 8
 
 
-async def closed(gid):
+async def closed(gid, selector):
     """While tasks wait for it in each way; and what is made of it fails."""
+    watched = len(selector.get_map())
     async with elver.Session() as session:
         server, _ = session.bind()
         vqp, memory = await session.connect_async(gid), session.alloc(64)
@@ -440,6 +441,7 @@ async def closed(gid):
         await goes_to_sleep(*tasks)
     for waits in [*tasks, vqp.read_async(memory, 0, 8, 0, 0), session.connect_async(gid)]:
         await refused(elver.Error, "was closed", waits)
+    assert len(selector.get_map()) == watched, "its descriptors are watched no more"
     assert not session.is_open and memory.read(0, 4) == bytes(4)
     await session.close_async()
     session.close()
@@ -505,7 +507,7 @@ async def all_of_it(selector):
     await heard_by_another(session)
     await answers_given_up(session, peer)
     await receives_given_up(session)
-    await closed(session.gid)
+    await closed(session.gid, selector)
 
 
 async def another_loop(selector):
@@ -514,7 +516,26 @@ async def another_loop(selector):
     await node_dies(peer)
 
 
+def closed_loop():
+    """One whose handler of exceptions has a session, for which its tasks have waited."""
+    own, loop = elver.Session(), asyncio.SelectorEventLoop()
+    loop.set_exception_handler(lambda *_: own)
+
+    async def waits():
+        vqp = await own.connect_async(own.gid)
+        task = asyncio.create_task(vqp.failure_async())
+        await goes_to_sleep(task)
+        await cancelled(task)
+
+    loop.run_until_complete(waits())
+    loop.close()
+    return weakref.ref(loop)
+
+
 run(all_of_it)
+gone = closed_loop()
+gc.collect()
+assert gone() is None, "it goes, with what it has"
 # A loop that was closed is followed by another one.
 run(another_loop)
 print("all is well")
