@@ -113,3 +113,63 @@ impl Session {
         self.inner.borrow_mut().link.waker()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use elver_portal::{ClientEnd, HeirsLayout, Limits, Socket, Welcome, memfd};
+    use elver_testkit::wait_for;
+    use elver_verbs::Gid;
+
+    use super::*;
+    use crate::SessionOptions;
+    use crate::link::Link;
+
+    const WELCOME: Welcome = Welcome {
+        layout: HeirsLayout::RINGS,
+        gid: Gid([7; 16]),
+        limits: Limits {
+            max_sge: 4,
+            max_inline: 64,
+            max_vqp_wr: 64,
+            vqps: 8,
+            mrs: 8,
+            completions: 64,
+            message_bytes: 4_096,
+            alloc_bytes: 0,
+        },
+        first: false,
+    };
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A node may send the waking when what it is for was taken, and the session armed anew: it takes that for said. A look
+    /// at the socket in passing left the session armed and its descriptor unreadable, and who slept on it slept on.
+    #[test]
+    fn who_has_armed_hears_of_a_waking_that_a_look_takes_in_passing() {
+        let bytes = HeirsLayout::RINGS.bytes() as u64;
+        let rings = memfd::create("rings", bytes, memfd::Pages::Small).unwrap();
+        let end = ClientEnd::map(rings, HeirsLayout::RINGS).unwrap();
+        let (socket, node) = Socket::pair().unwrap();
+        let session = Session::of(Link::over(socket, end, WELCOME, SessionOptions::default()));
+        let heard = Arc::new(Count::default());
+        assert!(session.arm_for_news(&task::Waker::from(heard.clone())).unwrap());
+        session.poll().unwrap();
+        assert_eq!(heard.0.load(Ordering::Relaxed), 0, "nothing came");
+        node.wake().unwrap();
+        wait_for("the waking", || {
+            session.poll().unwrap();
+            (heard.0.load(Ordering::Relaxed) > 0).then_some(())
+        });
+        assert_eq!(heard.0.load(Ordering::Relaxed), 1);
+    }
+}

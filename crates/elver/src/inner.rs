@@ -344,7 +344,7 @@ impl Inner {
         if self.direct.was_told() {
             self.take_ways();
         }
-        if any {
+        if any | self.link.took_waking() {
             self.rouse();
         }
         Ok(any)

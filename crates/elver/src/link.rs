@@ -71,6 +71,8 @@ pub(crate) struct Link {
     /// What stands for the socket in children that leave the session, once it has prepared some for them.
     nobody: Option<Socket>,
     gone: bool,
+    /// A look took a message that somebody else may sleep for.
+    took_waking: bool,
     /// When the socket was looked at, by a coarse clock.
     looked_at_ns: i64,
 }
@@ -175,6 +177,7 @@ impl Link {
             bell: None,
             nobody: None,
             gone: false,
+            took_waking: false,
             looked_at_ns: coarse_ns(),
         }
     }
@@ -191,14 +194,15 @@ impl Link {
         self.end.arena()
     }
 
-    /// Takes what the node told next. Now and then, when there is nothing, looks whether it lives.
+    /// Takes what the node told next. Now and then, when there is nothing, looks whether it lives; then
+    /// [`Link::took_waking`] must be heeded.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Reply<'_>>, Error> {
         if self.is_silent() {
             let now = coarse_ns();
             if self.gone || now - self.looked_at_ns > SOCKET_NS {
                 self.looked_at_ns = now;
-                self.look()?;
+                self.took_waking |= self.look()?;
                 // The waking that it may have taken was for what is there now.
                 if !self.end.is_idle() {
                     return Ok(self.end.next_reply(&mut self.scratch)?);
@@ -207,6 +211,13 @@ impl Link {
             return Ok(None);
         }
         Ok(self.end.next_reply(&mut self.scratch)?)
+    }
+
+    /// Whether [`Link::next`] has taken a waking since this was asked last: what it was for may have been taken before,
+    /// and who has armed this end since is woken by nobody.
+    #[inline]
+    pub(crate) fn took_waking(&mut self) -> bool {
+        std::mem::take(&mut self.took_waking)
     }
 
     /// Whether the node has told nothing new, not even when it was driven.
@@ -266,11 +277,14 @@ impl Link {
         Ok(self.files.swap_remove(at).1)
     }
 
-    /// Takes what came over the socket.
+    /// Takes what came over the socket; whether something did.
     #[cold]
-    fn look(&mut self) -> Result<(), Error> {
+    fn look(&mut self) -> Result<bool, Error> {
+        let mut came = false;
         while !self.gone {
-            match receive(&self.socket)? {
+            let received = receive(&self.socket)?;
+            came |= matches!(received, Received::Message(..));
+            match received {
                 Received::Message(Message::Memory { request }, Some(file)) => {
                     self.files.push((request, file));
                 }
@@ -281,10 +295,10 @@ impl Link {
                 }
                 Received::Message(..) => {}
                 Received::Invalid(error) => return Err(Error::Version(error)),
-                Received::Nothing => return Ok(()),
+                Received::Nothing => return Ok(came),
             }
         }
-        if self.end.is_idle() { Err(Error::NodeGone) } else { Ok(()) }
+        if self.end.is_idle() { Err(Error::NodeGone) } else { Ok(came) }
     }
 
     /// To be called when a look found nothing: spins, yields or sleeps. Whether it slept.
@@ -339,7 +353,7 @@ impl Link {
     /// Takes what woke this end.
     pub(crate) fn disarm(&mut self) -> Result<(), Error> {
         self.end.awake();
-        self.look()
+        self.look().map(drop)
     }
 
     /// Whether the node is known to be gone.
@@ -380,7 +394,7 @@ impl Link {
         if bell.is_some_and(Bell::take) {
             return Err(Error::Woken);
         }
-        self.look()
+        self.look().map(drop)
     }
 }
 
