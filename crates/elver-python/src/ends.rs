@@ -191,8 +191,9 @@ impl Ends {
     }
 
     fn cause(&self) -> Option<Error> {
-        let own = || self.state.borrow().failed.and_then(|wc| wc.succeeded().err());
-        self.vqp.failure().or_else(own)
+        // What came back late, of the connection that there was, says nothing of one that was made since.
+        let own = || self.state.borrow().failed.filter(|_| !self.vqp.is_connected());
+        self.vqp.failure().or_else(|| own()?.succeeded().err())
     }
 
     /// Begins to connect it, anew if it was connected.
@@ -315,7 +316,7 @@ impl Ends {
         for wc in wcs {
             if let Some(at) = state.sends.iter().position(|send| send.id == wc.wr_id) {
                 if !matches!(wc.status, WcStatus::Success | WcStatus::WrFlushErr) {
-                    state.failed.get_or_insert(*wc);
+                    state.failed = Some(*wc);
                 }
                 let send = state.sends.remove(at);
                 if send.as_ref().is_some_and(|send| send.is_waited_for) {
