@@ -1,3 +1,5 @@
+//! Closing a session without waiting: it is begun, and over once the node has said goodbye or is gone.
+
 use std::time::Duration;
 
 use crate::link::Wait;
