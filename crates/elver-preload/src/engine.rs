@@ -521,6 +521,9 @@ impl State {
             self.tell_moderated();
         }
         while let Some(event) = self.device.poll_async_event() {
+            if let AsyncEvent::CommEst(qp) = event {
+                self.direct.tell_established(&self.device, qp);
+            }
             let told = match event {
                 AsyncEvent::CqErr(cq) => self.cqs.get(&cq).map(|object| object.told),
                 AsyncEvent::QpFatal(qp)

@@ -82,6 +82,16 @@ fn messages_arrive_whether_one_polls_or_sleeps() {
 }
 
 #[test]
+fn a_target_that_stays_in_rtr_is_reached_behind_the_first_packet() {
+    run("in-rtr");
+}
+
+#[test]
+fn long_writes_wait_for_what_is_before_them() {
+    run("behind");
+}
+
+#[test]
 fn refusals_are_told_as_by_packets() {
     run("errors");
 }

@@ -75,6 +75,12 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
+    /// Whether WRs that were posted are still on their way, which those behind them may not overtake.
+    #[inline]
+    pub fn has_outstanding(&self, qp: Qp) -> bool {
+        self.qps.get(qp.0).is_some_and(|queue_pair| !queue_pair.pool.is_empty())
+    }
+
     /// How often QPs went to ERR or SQE of themselves: who told peers of their state must look again
     /// when it has risen.
     #[inline]

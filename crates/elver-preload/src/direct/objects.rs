@@ -122,6 +122,22 @@ impl Direct {
     /// A QP has come to another state or has other rights: tells its peer what it lets him do. Returns the
     /// numbers that it and its peer's have.
     pub(crate) fn tell_qp(&mut self, device: &SoftDevice, qp: Qp) -> Option<(u32, u32)> {
+        // In RTR the first packet is an event.
+        self.tell_qp_in(device, qp, &[QpState::Rts])
+    }
+
+    /// A QP has had its first packet.
+    #[cold]
+    pub(crate) fn tell_established(&mut self, device: &SoftDevice, qp: Qp) {
+        self.tell_qp_in(device, qp, &[QpState::Rtr, QpState::Rts]);
+    }
+
+    fn tell_qp_in(
+        &mut self,
+        device: &SoftDevice,
+        qp: Qp,
+        states: &[QpState],
+    ) -> Option<(u32, u32)> {
         let hub = self.hub.as_ref()?;
         let dest = destination(device, qp)?;
         let (attr, init) = device.query_qp(qp).ok()?;
@@ -133,8 +149,8 @@ impl Direct {
             access: attr.qp_access_flags,
             reads: attr.max_dest_rd_atomic,
         };
-        // In RTR the first packet is an event; and a QP that was told of stands in the list once.
-        if attr.qp_state == QpState::Rts && hub.table.tell(Name::Qp(qpn), door.words()) {
+        if states.contains(&attr.qp_state) && hub.table.tell(Name::Qp(qpn), door.words()) {
+            // One that was told of stands in the list once.
             self.forget(qp);
             self.doors.push(qp);
         }
@@ -148,9 +164,8 @@ impl Direct {
 
     /// A QP and a peer.
     pub(crate) fn link(&self, peer: Arc<Peer>, numbers: (u32, u32)) -> Option<Link> {
-        let (qpn, dest_qpn) = numbers;
         let hub = self.hub.clone()?;
-        self.own.map(|own| Link { hub, peer, own, qpn, dest_qpn })
+        self.own.map(|own| Link::new(hub, peer, own, numbers))
     }
 
     /// Keeps peers from QPs that failed of themselves since this was called last.
@@ -166,7 +181,9 @@ impl Direct {
     fn close_failed(&mut self, device: &SoftDevice) {
         let Some(hub) = &self.hub else { return };
         self.doors.retain(|qp| {
-            let stands = device.query_qp(*qp).is_ok_and(|(attr, _)| attr.qp_state == QpState::Rts);
+            let answers = [QpState::Rtr, QpState::Rts];
+            let stands =
+                device.query_qp(*qp).is_ok_and(|(attr, _)| answers.contains(&attr.qp_state));
             if !stands && let Ok(qpn) = device.qp_num(*qp) {
                 // What a peer is doing just now came before.
                 hub.table.take_back(Name::Qp(qpn));

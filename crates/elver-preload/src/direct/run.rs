@@ -1,12 +1,14 @@
 //! Work requests that this process executes itself in a peer's memory. All others it posts, in their
-//! order: as soon as one is on its way, those behind it follow it.
+//! order: as long as one is on its way, those behind it follow it, but for long ones, which wait for it.
 
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use elver_soft::{SoftDevice, SoftMemory, now};
 use elver_verbs::{
     AccessFlags, Device as _, Payload, PostError, Qp, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
+    Time,
 };
 
 use super::hub::Hub;
@@ -22,15 +24,44 @@ const PIECES_A_WR: usize = 33;
 /// Inline bytes of those WRs.
 const INLINE: usize = 16 << 10;
 const WORD: usize = 8;
+/// The least bytes of a WR that waits for what is on its way: copied twice and in packets, it takes longer.
+const LONG: u64 = 64 << 10;
+/// It waits a nanosecond for so many: longer than it takes by packets, so that a queue that is kept full runs
+/// empty.
+const BYTES_A_NS: u64 = 2;
+/// How long, once, a WR waits for the peer to tell of its QP, in nanoseconds: one in RTR is told of behind its
+/// first packet.
+const MEETING: u64 = 1_000_000;
+/// Looks at the device without any work in it before the core is left to others.
+const SPINS: u32 = 256;
 
 /// A QP whose peer is reached directly.
 pub(crate) struct Link {
-    pub(crate) hub: Arc<Hub>,
-    pub(crate) peer: Arc<Peer>,
+    hub: Arc<Hub>,
+    peer: Arc<Peer>,
     /// The address of this process's device, and the numbers of the QPs.
-    pub(crate) own: IpAddr,
-    pub(crate) qpn: u32,
-    pub(crate) dest_qpn: u32,
+    own: IpAddr,
+    qpn: u32,
+    dest_qpn: u32,
+    /// The peer's QP was waited for to be told of.
+    met: Cell<bool>,
+    /// Nothing moved while a WR waited: none does again before all have come to their end.
+    stands: Cell<bool>,
+}
+
+impl Link {
+    /// With the numbers of the QP and its peer.
+    pub(crate) fn new(hub: Arc<Hub>, peer: Arc<Peer>, own: IpAddr, numbers: (u32, u32)) -> Link {
+        let (qpn, dest_qpn) = numbers;
+        Link { hub, peer, own, qpn, dest_qpn, met: Cell::new(false), stands: Cell::new(false) }
+    }
+
+    /// What the peer's QP tells now.
+    #[inline]
+    fn door(&self) -> Option<[u64; 6]> {
+        let open = !self.peer.is_closed();
+        if open { self.peer.view.look_up(Name::Qp(self.dest_qpn)) } else { None }
+    }
 }
 
 /// A WR that is to be executed, and may yet have to be posted.
@@ -78,11 +109,19 @@ pub(crate) struct Run<'a> {
     qp: Qp,
     /// What the peer's QP tells.
     door: Option<[u64; 6]>,
-    _inside: Inside<'a>,
+    /// None while it waits.
+    inside: Option<Inside<'a>>,
 }
 
 fn piece(start: *mut u8, length: usize) -> libc::iovec {
     libc::iovec { iov_base: start.cast(), iov_len: length }
+}
+
+fn length_of(payload: &Payload<'_>) -> u64 {
+    match payload {
+        Payload::Inline(bytes) => bytes.len() as u64,
+        Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+    }
 }
 
 /// The first byte of a piece of memory in this process; none of what has no address here.
@@ -98,10 +137,8 @@ impl<'a> Run<'a> {
         link: &'a Link,
         qp: Qp,
     ) -> Run<'a> {
-        let inside = link.hub.table.enter();
-        let open = !link.peer.is_closed();
-        let door = if open { link.peer.view.look_up(Name::Qp(link.dest_qpn)) } else { None };
-        Run { device, stage, link, qp, door, _inside: inside }
+        let inside = Some(link.hub.table.enter());
+        Run { device, stage, link, qp, door: link.door(), inside }
     }
 
     /// Executes a WR with those before it, or posts it behind them.
@@ -116,7 +153,56 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
         }
+        if self.device.has_outstanding(self.qp) {
+            if self.awaits_turn(wr) && self.stage(wr) {
+                return Ok(());
+            }
+        } else {
+            self.link.stands.set(false);
+        }
         self.device.post_send(self.qp, &[*wr])
+    }
+
+    /// Waits for what is on its way, where that is worth it; says whether nothing is any more.
+    fn awaits_turn(&mut self, wr: &SendWr<'_>) -> bool {
+        if !matches!(wr.op, SendOp::Read(_) | SendOp::Write(_)) || self.link.peer.is_closed() {
+            return false;
+        }
+        let length = length_of(&wr.payload);
+        let meets = self.door.is_none() && !self.link.met.replace(true);
+        let for_ns = match (meets, self.door.is_some() && length >= LONG) {
+            (true, _) => MEETING,
+            (_, true) if !self.link.stands.get() => length / BYTES_A_NS,
+            _ => return false,
+        };
+        self.wait(now().saturating_add_ns(for_ns))
+    }
+
+    /// Drives the device until all that was posted has come to its end and the peer tells of its QP.
+    #[cold]
+    fn wait(&mut self, until: Time) -> bool {
+        // Who takes something back does not wait for this.
+        self.inside = None;
+        let (mut idle, mut moved) = (0, false);
+        let came = loop {
+            if self.device.progress() {
+                (idle, moved) = (0, true);
+            } else {
+                idle += 1;
+                if idle > SPINS {
+                    std::thread::yield_now();
+                }
+            }
+            self.door = self.link.door();
+            let waits = self.device.has_outstanding(self.qp) || self.door.is_none();
+            if !waits || now() >= until {
+                break !waits;
+            }
+        };
+        self.link.stands.set(!moved);
+        self.inside = Some(self.link.hub.table.enter());
+        self.door = self.link.door();
+        came
     }
 
     /// Executes what is left.

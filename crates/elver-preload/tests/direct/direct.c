@@ -2,6 +2,7 @@
  * saw, and exits with 0 when that was right. Whether data is moved by who posts is seen by this: it is there,
  * and complete, when ibv_post_send returns. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <sched.h>
@@ -99,7 +100,16 @@ static void to_init(int access)
 	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 }
 
-static void connect_qp(int access)
+static void to_rts(void)
+{
+	/* 67 ms, seven times: others may have the processors. */
+	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+		.max_rd_atomic = 4 };
+	MUST(!ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY
+		| IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+static void to_rtr(int access)
 {
 	to_init(access);
 	struct end own = { .qpn = qp->qp_num }, peer;
@@ -111,11 +121,12 @@ static void connect_qp(int access)
 		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = peer.gid, .hop_limit = 1 } } };
 	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN
 		| IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
-	/* 67 ms, seven times: others may have the processors. */
-	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
-		.max_rd_atomic = 4 };
-	MUST(!ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY
-		| IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+static void connect_qp(int access)
+{
+	to_rtr(access);
+	to_rts();
 	meet();
 }
 
@@ -183,10 +194,9 @@ static int moves_itself(struct ibv_mr *mr, struct key to)
 	return at_once == tries;
 }
 
-/* What a target does that others reach while it does nothing. */
-static void lie_still(int access)
+/* Memory that others reach while its owner does nothing. */
+static void offer(void)
 {
-	connect_qp(access);
 	unsigned char *start = memory();
 	for (int at = 0; at < SIZE; at++)
 		start[at] = at * 7;
@@ -194,6 +204,12 @@ static void lie_still(int access)
 	struct key key = { (uintptr_t)start, mr->rkey };
 	tell(&key, sizeof key);
 	meet();
+}
+
+static void lie_still(int access)
+{
+	connect_qp(access);
+	offer();
 }
 
 static struct key find(void)
@@ -317,6 +333,78 @@ static void order_target(void)
 			MUST(start[at] == (unsigned char)round);
 		MUST(start[SIZE / 2] == (unsigned char)(round + 1));
 		tell(&length, sizeof length);
+	}
+}
+
+/* A target may stay in RTR: it is told of the first packet, and what follows goes directly. */
+static void in_rtr(int direct)
+{
+	connect_qp(RIGHTS);
+	struct key to = find();
+	struct ibv_mr *mr = region(memory(), SIZE, RIGHTS);
+	double end = seconds() + 60;
+	while (!moves_itself(mr, to) && direct)
+		MUST(seconds() < end);
+	meet();
+	meet();
+	MUST(moves_itself(mr, to) == direct);
+	meet();
+}
+
+static void in_rtr_target(void)
+{
+	to_rtr(RIGHTS);
+	meet();
+	offer();
+	struct ibv_async_event event;
+	MUST(!ibv_get_async_event(ctx, &event));
+	MUST(event.event_type == IBV_EVENT_COMM_EST && event.element.qp == qp);
+	ibv_ack_async_event(&event);
+	MUST(!fcntl(ctx->async_fd, F_SETFL, O_NONBLOCK));
+	MUST(ibv_get_async_event(ctx, &event) == -1);
+	to_rts();
+	meet();
+	meet();
+}
+
+/* A long WRITE waits for a message before it, where that arrives soon, and is not sent behind it. */
+static void behind(int direct)
+{
+	connect_qp(RIGHTS);
+	struct key to = find();
+	struct ibv_mr *mr = region(memory(), SIZE, RIGHTS);
+	double end = seconds() + 60;
+	char again = 1;
+	while (again) {
+		struct ibv_wc wcs[2];
+		MUST(!post(IBV_WR_SEND, mr, 0, 4, to));
+		MUST(!post(IBV_WR_RDMA_WRITE, mr, 0, SIZE, to));
+		int found = ibv_poll_cq(cq, 2, wcs);
+		MUST(found >= 0 && seconds() < end);
+		for (int n = 0; n < 2; n++) {
+			struct ibv_wc wc = n < found ? wcs[n] : await();
+			MUST(wc.status == IBV_WC_SUCCESS && wc.opcode == (n ? IBV_WC_RDMA_WRITE : IBV_WC_SEND));
+		}
+		again = direct && found < 2;
+		tell(&again, 1);
+		hear(&again, 1);
+	}
+}
+
+static void behind_target(void)
+{
+	connect_qp(RIGHTS);
+	struct ibv_mr *mr = region(memory(), SIZE, RIGHTS);
+	struct ibv_mr *inbox = region(memory(), 64, IBV_ACCESS_LOCAL_WRITE);
+	struct key key = { (uintptr_t)mr->addr, mr->rkey };
+	receive(inbox, 64);
+	tell(&key, sizeof key);
+	char again = 1;
+	while (again) {
+		MUST(await().opcode == IBV_WC_RECV);
+		receive(inbox, 64);
+		hear(&again, 1);
+		tell(&again, 1);
 	}
 }
 
@@ -677,6 +765,8 @@ static const struct {
 	{ "integrity", integrity, still },
 	{ "order", order, order_target },
 	{ "messages", messages, messages_target },
+	{ "in-rtr", in_rtr, in_rtr_target },
+	{ "behind", behind, behind_target },
 	{ "errors", errors, errors_target },
 	{ "killed", killed, dies, .target_dies = 1 },
 	{ "kills", is_killed, kills_target, .initiator_dies = 1 },

@@ -186,6 +186,12 @@ impl SoftDevice {
         self.rnic.end_direct(qp, wr_id, op, flags, length);
     }
 
+    /// As [`Rnic::has_outstanding`](elver_rnic::Rnic::has_outstanding).
+    #[inline]
+    pub fn has_outstanding(&self, qp: Qp) -> bool {
+        self.rnic.has_outstanding(qp)
+    }
+
     /// As [`Rnic::count_direct_refused`](elver_rnic::Rnic::count_direct_refused).
     pub fn count_direct_refused(&mut self, wrs: u64, peers: u64) {
         self.rnic.count_direct_refused(wrs, peers);
