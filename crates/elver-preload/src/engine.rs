@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, RangeInclusive};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,6 +36,9 @@ use crate::xrc_table::Xrc;
 
 /// How long the thread leaves the device to a program that polls before it looks again.
 const NAP: Duration = Duration::from_millis(1);
+/// How long it sees to packets itself after one had waited for a program that no longer polled: such a program looks at
+/// memory too. The longer the more often that happens.
+const STAYS: RangeInclusive<Duration> = Duration::from_millis(16)..=Duration::from_secs(1);
 /// Polls between two looks of the thread by which it knows a program that does nothing else.
 const POLLS_A_ROUND: u64 = 16;
 /// How long a process that ends waits for a thread that has the device.
@@ -219,6 +222,7 @@ impl Engine {
         threads::spawn("elver", || {
             // It is there when its turn to be made is over.
             if let Ok(engine) = ENGINE.get_or_make(|| Err(())) {
+                threads::run_soon();
                 engine.attend();
             }
         })
@@ -346,6 +350,7 @@ impl Engine {
     /// What the thread does: it drives the device while the program does not.
     fn attend(&self) {
         let (mut last, mut alarm) = (0, Time::ZERO);
+        let (mut stays, mut until) = (*STAYS.start(), Instant::now());
         loop {
             let seen = self.polls.load(Ordering::Relaxed);
             let many = seen.wrapping_sub(last) >= POLLS_A_ROUND;
@@ -361,8 +366,14 @@ impl Engine {
                 acted
             };
             let polled = many || self.polls.load(Ordering::Relaxed) != seen;
-            if polled && !self.is_awaited() {
-                self.nap();
+            if polled && !self.is_awaited() && Instant::now() >= until {
+                stays = match self.nap() {
+                    true => (stays / 2).max(*STAYS.start()),
+                    false => {
+                        until = Instant::now() + stays;
+                        (stays * 2).min(*STAYS.end())
+                    }
+                };
                 last = self.polls.load(Ordering::Relaxed);
             } else if busy {
                 std::thread::yield_now();
@@ -392,22 +403,27 @@ impl Engine {
     }
 
     /// Leaves the device to who polls it, and so sees to packets and timers alike; now and then it looks itself, as who
-    /// finds something each time he polls sees to little else.
-    fn nap(&self) {
+    /// finds something each time he polls sees to little else. Says whether nothing was left lying.
+    fn nap(&self) -> bool {
         self.naps.store(true, Ordering::SeqCst);
+        let mut left_lying = false;
         // Who is about to wait for an event says so before it looks at `naps`.
-        while !self.is_awaited() {
+        while !self.is_awaited() && !left_lying {
             let before = self.polls.load(Ordering::Relaxed);
-            if !self.sleep(NAP, false) || before == self.polls.load(Ordering::Relaxed) {
+            let slept = self.sleep(NAP, false);
+            let polls = self.polls.load(Ordering::Relaxed);
+            if !slept || before == polls {
                 break;
             }
             // Nobody is made to wait for that: who has the device may just be seeing to it.
             if let Ok(mut state) = self.state.try_lock() {
-                state.device.progress();
+                let found = state.device.progress();
                 state.tell();
+                left_lying = found && polls == self.polls.load(Ordering::Relaxed);
             }
         }
         self.naps.store(false, Ordering::SeqCst);
+        !left_lying
     }
 
     /// Sleeps; says whether nobody woke it, and no process has ended.

@@ -7,6 +7,24 @@ use std::ptr;
 /// What a thread's own instructions cause: blocked, it ends the process without asking the program's handler.
 const FAULTS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
 
+/// The shortest slice that the kernel grants, in nanoseconds.
+const SLICE: u64 = 100_000;
+
+/// Has this thread run soon when it is woken, though another one has the core that looks at memory without end: who asks
+/// for short slices gets them earlier (Linux 6.12; before that, nothing changes).
+pub(crate) fn run_soon() {
+    // SAFETY: the attributes are numbers.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::sched_attr>() as u32;
+    // SAFETY: it is written as far as it goes.
+    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
+    if got == 0 && attributes.sched_policy == libc::SCHED_OTHER as u32 {
+        attributes.sched_runtime = SLICE;
+        // SAFETY: it is read as far as it goes.
+        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    }
+}
+
 /// Starts a thread that takes no signal of the program's: libibverbs has none, so that programs rely on their own
 /// threads' masks alone.
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
