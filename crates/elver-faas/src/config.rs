@@ -29,8 +29,9 @@ pub(crate) const DESTINATIONS_MAX: usize = 64;
 
 /// Most QPs of a session beside those to destinations.
 pub(crate) const UNASSIGNED_MAX: u32 = 64;
-/// How many there are unless a function says so.
+/// How many there are unless a function says so, and how many sessions.
 const UNASSIGNED: u32 = 2;
+const SESSIONS: u32 = 4;
 
 /// The longest time that a configuration names, a hundred years of seconds, and the most memory: what is reckoned with them
 /// does not overflow.
@@ -125,12 +126,16 @@ pub enum RuntimeKind {
     Native,
     /// Any program that asks the Lambda Runtime API for its invocations; it is not forked.
     Program,
+    /// The same, found as AWS's `provided.al2023` finds it: `bootstrap` in the code's directory, whatever the handler is
+    /// called.
+    #[serde(alias = "provided.al2023")]
+    Provided,
 }
 
 impl RuntimeKind {
     /// Whether a process of it that has started can be forked for a request.
     pub fn forks(self) -> bool {
-        !matches!(self, RuntimeKind::Program)
+        !matches!(self, RuntimeKind::Program | RuntimeKind::Provided)
     }
 }
 
@@ -142,7 +147,8 @@ pub struct Function {
     pub owner: String,
     /// The directory with its code, mounted read-only.
     pub code: PathBuf,
-    /// `module.function` in Python; for a program, its file in the code's directory.
+    /// `module.function` in Python; for a program, its file in the code's directory; for `provided` whatever its
+    /// `bootstrap` is to find in `_HANDLER`.
     pub handler: String,
     /// How its program speaks with us.
     #[serde(default)]
@@ -152,12 +158,11 @@ pub struct Function {
     pub destinations: Vec<String>,
     /// Sessions that its INIT process keeps ready for children, each with a connection to each
     /// destination and 32 KB of memory; more while fewer than half are free, at most one for each request
-    /// that may run. With 0 a child opens a session of its own.
-    #[serde(default = "sessions")]
-    pub sessions: u32,
+    /// that may run. With 0 a child opens a session of its own. Without it 4, or none where nothing is forked.
+    pub sessions: Option<u32>,
     /// QPs that each session has beside those to the destinations, and which go nowhere yet: a child that asks for
     /// another node connects one, which stays connected there for the children after it. Without it 2, or none for a
-    /// function without destinations.
+    /// function without destinations, or whose runtime is not forked.
     pub unassigned_qps: Option<u32>,
     /// Variables of its environment.
     #[serde(default)]
@@ -177,10 +182,16 @@ pub struct Function {
 }
 
 impl Function {
+    /// Sessions that are kept ready for its children.
+    pub fn sessions(&self) -> u32 {
+        let usual = if self.runtime.forks() { SESSIONS } else { 0 };
+        self.sessions.unwrap_or(usual)
+    }
+
     /// QPs of each of its sessions that go nowhere yet.
     pub fn unassigned_qps(&self) -> u32 {
-        let usual = if self.destinations.is_empty() { 0 } else { UNASSIGNED };
-        self.unassigned_qps.unwrap_or(usual)
+        let has_none = self.destinations.is_empty() || !self.runtime.forks();
+        self.unassigned_qps.unwrap_or(if has_none { 0 } else { UNASSIGNED })
     }
 }
 
@@ -190,10 +201,6 @@ fn timeout_s() -> u64 {
 
 fn concurrency_max() -> usize {
     100
-}
-
-fn sessions() -> u32 {
-    4
 }
 
 fn memory_mb() -> u64 {
@@ -377,6 +384,15 @@ impl Config {
         if function.memory_mb > MEGABYTES_MAX {
             return refuse(format!("memory_mb is {}; at most {MEGABYTES_MAX}", function.memory_mb));
         }
+        let made_ready =
+            [("sessions", function.sessions), ("unassigned_qps", function.unassigned_qps)];
+        for (key, value) in made_ready {
+            if let (Some(value @ 1..), false) = (value, function.runtime.forks()) {
+                return refuse(format!(
+                    "{key} is {value}, for processes that are forked; those of its runtime are not, and open sessions themselves"
+                ));
+            }
+        }
         if function.unassigned_qps() > UNASSIGNED_MAX {
             let has = function.unassigned_qps();
             return refuse(format!("unassigned_qps is {has}; at most {UNASSIGNED_MAX} are kept"));
@@ -436,6 +452,8 @@ mod tests {
             ("surprise = 1\n", "surprise"),
             ("timeout_s = 0\n", "timeout_s"),
             ("unassigned_qps = 65\n", "unassigned_qps"),
+            ("runtime = \"program\"\nsessions = 1\n", "functions.f.sessions is 1"),
+            ("runtime = \"provided\"\nunassigned_qps = 2\n", "functions.f.unassigned_qps is 2"),
             ("destinations = [\"nowhere\"]\n", "nowhere"),
             ("[owners.b]\nuid = 60001\n", "share the uid 60001"),
             ("[owners.root]\nuid = 0\n", "never run as root"),
@@ -460,6 +478,21 @@ mod tests {
         }
         let nobody = GOOD.replace("owner = \"a\"", "owner = \"z\"");
         assert!(Config::parse(&nobody).unwrap_err().to_string().contains("functions.f.owner"));
+    }
+
+    #[test]
+    fn a_runtime_has_the_names_that_it_has_at_aws_and_makes_ready_what_it_hands_over() {
+        for (runtime, kind, sessions, forks) in [
+            ("python", RuntimeKind::Python, 4, true),
+            ("program", RuntimeKind::Program, 0, false),
+            ("provided", RuntimeKind::Provided, 0, false),
+            ("provided.al2023", RuntimeKind::Provided, 0, false),
+        ] {
+            let text = format!("{GOOD}runtime = \"{runtime}\"\ndestinations = [\"10.0.0.2\"]\n");
+            let function = &Config::parse(&text).unwrap().functions["f"];
+            assert_eq!((function.runtime, function.runtime.forks()), (kind, forks));
+            assert_eq!((function.sessions(), function.unassigned_qps() > 0), (sessions, forks));
+        }
     }
 
     #[test]

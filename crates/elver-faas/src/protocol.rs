@@ -42,6 +42,9 @@ pub const MODULE: &str = "elver.abi3.so";
 /// Where functions' code is in a container, each in a directory of its name.
 pub const CODE: &str = "/var/task";
 
+/// The region that functions are in, as their names and their environment have it.
+pub const REGION: &str = "local";
+
 /// The socket of a process's Runtime API, in the directory of sockets.
 pub fn api_socket(process: ProcessId) -> String {
     format!("api-{}.sock", process.0)

@@ -62,12 +62,8 @@ impl Ahead {
         destinations: &[String],
         amounts: Amounts,
     ) -> Result<Ahead, Error> {
-        let parse = |text: &String| match text.parse() {
-            Ok(gid) => Ok((text.clone(), gid)),
-            Err(_) => Err(Error::NoGid(text.clone())),
-        };
         let table = Assignments::new(destinations.to_vec(), amounts.unassigned);
-        let destinations = destinations.iter().map(parse).collect::<Result<Vec<_>, Error>>()?;
+        let destinations = gids(destinations)?;
         let begun = begin(&session, &destinations)?;
         let sessions = amounts.sessions.min(amounts.sessions_max);
         let mut ahead = Ahead {
@@ -286,6 +282,25 @@ pub(crate) fn open() -> Result<Session, Error> {
         Some(path) if Path::new(&path).exists() => Ok(Session::connect(path)?),
         _ => Err(Error::NoNode),
     }
+}
+
+/// What a process that has no children has: a session, and connections that have been begun.
+pub(crate) fn connecting(session: Session, destinations: &[String]) -> Result<Rdma, Error> {
+    let destinations = gids(destinations)?;
+    let begun = begin(&session, &destinations)?;
+    let mut rdma = Rdma::own(session)?;
+    for ((name, _), Begun { vqp, going }) in destinations.into_iter().zip(begun) {
+        rdma.begun.extend(vqp.map(|vqp| (name, (vqp, going))));
+    }
+    Ok(rdma)
+}
+
+fn gids(destinations: &[String]) -> Result<Vec<(String, Gid)>, Error> {
+    let parse = |text: &String| match text.parse() {
+        Ok(gid) => Ok((text.clone(), gid)),
+        Err(_) => Err(Error::NoGid(text.clone())),
+    };
+    destinations.iter().map(parse).collect()
 }
 
 fn begin(session: &Session, to: &[(String, Gid)]) -> Result<Vec<Begun>, elver::Error> {

@@ -22,6 +22,7 @@
 //! `unsafe` stands in `process`, for `fork` and what goes before it.
 
 mod ahead;
+mod alone;
 mod api;
 mod assignments;
 mod context;

@@ -19,13 +19,16 @@ use super::log::say;
 use super::relay::{Relay, Relays};
 use crate::config::RuntimeKind;
 use crate::protocol::{
-    CODE, MODULE, NODE_SOCKET, Order, PROGRAMS, RuntimeOrder, SOCKETS, Spawn, api_socket, receive,
+    CODE, MODULE, NODE_SOCKET, Order, PROGRAMS, REGION, RuntimeOrder, SOCKETS, Spawn, api_socket, receive,
     send,
 };
 use crate::schedule::RequestId;
 
 /// How long an order to a runtime may take, which may have many forks to do before. One that does not read is at fault.
 const ORDER_MAX: Duration = Duration::from_secs(1);
+
+/// The program that Lambda starts in a function's directory.
+const BOOTSTRAP: &str = "bootstrap";
 
 /// A runtime.
 #[derive(Debug)]
@@ -55,7 +58,7 @@ impl Runtime {
     ) -> io::Result<Runtime> {
         let mut command = command(spawn)?;
         let relay = match spawn.runtime {
-            RuntimeKind::Awslambdaric | RuntimeKind::Program => {
+            RuntimeKind::Awslambdaric | RuntimeKind::Program | RuntimeKind::Provided => {
                 let relay = relays.open(socket(spawn))?;
                 command.env("AWS_LAMBDA_RUNTIME_API", relay.address.to_string());
                 Some(relay)
@@ -119,7 +122,7 @@ impl Runtime {
                 Path::new(PROGRAMS).join(MODULE).exists()
             }
             RuntimeKind::Native => true,
-            RuntimeKind::Program => false,
+            RuntimeKind::Program | RuntimeKind::Provided => false,
         }
     }
 
@@ -174,10 +177,12 @@ fn command(spawn: &Spawn) -> io::Result<Command> {
     let (program, keeps) = match spawn.runtime {
         RuntimeKind::Native => (code.join(&spawn.handler), false),
         RuntimeKind::Program => (code.join(&spawn.handler), true),
+        RuntimeKind::Provided => (code.join(BOOTSTRAP), true),
         RuntimeKind::Python | RuntimeKind::Awslambdaric => (spawn.python.clone(), false),
     };
     // What cannot be run is told here, and not by another program.
-    access(&program, Access::EXEC_OK)?;
+    access(&program, Access::EXEC_OK)
+        .map_err(|error| io::Error::other(format!("{}: {error}", program.display())))?;
     // Limits are set before the program's first instruction.
     let mut command = Command::new(Path::new(PROGRAMS).join("elver-init"));
     command.args(["start", &spawn.memory_max.to_string(), if keeps { "keep" } else { "leave" }]);
@@ -185,13 +190,12 @@ fn command(spawn: &Spawn) -> io::Result<Command> {
     if matches!(spawn.runtime, RuntimeKind::Python | RuntimeKind::Awslambdaric) {
         command.args(["-X", "utf8"]).arg(Path::new(PROGRAMS).join("bootstrap.py"));
     }
-    let initialization = match spawn.runtime {
-        RuntimeKind::Awslambdaric => "snap-start",
-        RuntimeKind::Python | RuntimeKind::Native | RuntimeKind::Program => "on-demand",
-    };
-    let runtime = match spawn.runtime {
-        RuntimeKind::Awslambdaric => "awslambdaric",
-        RuntimeKind::Python | RuntimeKind::Native | RuntimeKind::Program => "python",
+    let (initialization, runtime) = match spawn.runtime {
+        RuntimeKind::Awslambdaric => ("snap-start", "awslambdaric"),
+        RuntimeKind::Python
+        | RuntimeKind::Native
+        | RuntimeKind::Program
+        | RuntimeKind::Provided => ("on-demand", "python"),
     };
     command
         // As at Lambda, whose functions open what they bring by its name.
@@ -204,6 +208,9 @@ fn command(spawn: &Spawn) -> io::Result<Command> {
         .env("AWS_LAMBDA_LOG_STREAM_NAME", spawn.process.0.to_string())
         .env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", (spawn.memory_max >> 20).to_string())
         .env("AWS_LAMBDA_INITIALIZATION_TYPE", initialization)
+        .env("AWS_REGION", REGION)
+        .env("AWS_DEFAULT_REGION", REGION)
+        .env("TZ", ":UTC")
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("ELVER_API_SOCKET", socket(spawn))
         .env("ELVER_SOCKET", NODE_SOCKET)

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use super::core::{Answer, Orchestrator};
 use super::http::{self, Heads, Reply};
 use crate::accepting;
-use crate::protocol::Order;
+use crate::protocol::{Order, REGION};
 use crate::schedule::{ContainerId, ProcessId, RequestId, Taken};
 
 const BASE: &str = "/2018-06-01/runtime/";
@@ -145,7 +145,7 @@ fn invocation(orchestrator: &Orchestrator, function: &str, taken: Taken) -> Repl
         ("lambda-runtime-deadline-ms", (now + left).as_millis().to_string()),
         (
             "lambda-runtime-invoked-function-arn",
-            format!("arn:elver:lambda:local:{owner}:function:{function}"),
+            format!("arn:elver:lambda:{REGION}:{owner}:function:{function}"),
         ),
         (
             "lambda-runtime-trace-id",

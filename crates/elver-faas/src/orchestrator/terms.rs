@@ -70,7 +70,7 @@ pub(super) fn spawn(config: &Config, process: ProcessId, first: RequestId, name:
         handler: function.handler.clone(),
         python: config.platform.python.clone(),
         destinations: function.destinations.clone(),
-        sessions: function.sessions,
+        sessions: function.sessions(),
         sessions_max: u32::try_from(function.concurrency_max).unwrap_or(u32::MAX),
         unassigned_qps: function.unassigned_qps(),
         environment: function.environment.clone(),

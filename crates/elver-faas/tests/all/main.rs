@@ -6,6 +6,7 @@ mod lambda;
 mod native;
 mod openwhisk;
 mod platform;
+mod provided;
 mod rdma;
 mod restarts;
 mod soak;

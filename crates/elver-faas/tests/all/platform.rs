@@ -13,7 +13,7 @@ use elver_testkit::{Examples, wait_for};
 use serde_json::Value;
 use tempfile::TempDir;
 
-static EXAMPLES: Examples = Examples::new("elver-faas", env!("CARGO_MANIFEST_DIR"), "");
+pub static EXAMPLES: Examples = Examples::new("elver-faas", env!("CARGO_MANIFEST_DIR"), "");
 
 /// The handlers of most tests.
 const HANDLERS: &str = r#"
