@@ -24,8 +24,8 @@ pub(crate) struct Heads {
     pub(crate) time: Option<Duration>,
 }
 
-/// How long a peer may take to send a body.
-const BODY_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long a peer may take to send a body, unless it has a time of its own.
+pub(crate) const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// How long a peer may take for the rest of a head that it has begun when its connection is to end.
 const LAST_HEAD_MAX: Duration = Duration::from_secs(5);
@@ -87,13 +87,14 @@ pub(crate) async fn converse<T, S, F>(
     }
 }
 
-/// A request's body of at most so many bytes, and what came behind it.
+/// A request's body of at most so many bytes, which comes within this time, and what came behind it.
 pub(crate) async fn body(
-    request: Request<Incoming>,
+    body: &mut Incoming,
     most: usize,
+    time: Duration,
 ) -> Result<(Bytes, Option<HeaderMap>), NoBody> {
-    let limited = Limited::new(request.into_body(), most);
-    let Ok(collected) = tokio::time::timeout(BODY_TIME_MAX, limited.collect()).await else {
+    let limited = Limited::new(body, most);
+    let Ok(collected) = tokio::time::timeout(time, limited.collect()).await else {
         return Err(NoBody {
             status: StatusCode::REQUEST_TIMEOUT,
             kind: "Timeout",
@@ -116,6 +117,21 @@ pub(crate) async fn body(
             what: error.to_string(),
         }),
     }
+}
+
+/// Reads what is left of a body, and keeps none of it. Whether it ended, within so many bytes and this time.
+pub(crate) async fn discard(body: &mut Incoming, most: usize, time: Duration) -> bool {
+    let mut rest = Limited::new(body, most);
+    let reading = async {
+        loop {
+            match rest.frame().await {
+                Some(Ok(_)) => {}
+                Some(Err(_)) => return false,
+                None => return true,
+            }
+        }
+    };
+    tokio::time::timeout(time, reading).await.unwrap_or(false)
 }
 
 /// A body of JSON.
@@ -168,6 +184,37 @@ mod tests {
         };
         let (answer, ()) = tokio::join!(asking, conversation);
         answer
+    }
+
+    /// What is told of a body whose second half comes so much later, where it has a minute.
+    async fn of_halves(pause: Duration) -> String {
+        let (mut client, server) = tokio::io::duplex(4096);
+        let length = |request: Request<Incoming>| async move {
+            let told = body(&mut request.into_body(), 100, Duration::from_secs(60)).await;
+            let told = told.map_or_else(|error| error.what, |(bytes, _)| bytes.len().to_string());
+            closing(with_type(StatusCode::OK, "text/plain", told.into()))
+        };
+        let heads = Heads { bytes: 8192, time: None };
+        let asking = async move {
+            const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nab";
+            client.write_all(HEAD).await.unwrap();
+            tokio::time::sleep(pause).await;
+            // It may have been answered by then.
+            let _ = client.write_all(b"cd").await;
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        let (answer, ()) =
+            tokio::join!(asking, converse(server, heads, length, std::future::pending()));
+        answer
+    }
+
+    /// A response that a function streams has the function's time, which may be more than other bodies have.
+    #[tokio::test(start_paused = true)]
+    async fn a_body_has_the_time_that_it_is_given() {
+        assert!(of_halves(Duration::from_secs(40)).await.ends_with("\r\n\r\n4"));
+        assert!(of_halves(Duration::from_secs(80)).await.ends_with("the body did not come"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -38,7 +38,7 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::accepting;
-use crate::http::{self, Heads, Reply};
+use crate::http::{self, BODY_TIME_MAX, Heads, Reply};
 use code::Code;
 use group::Started;
 use launcher::{Launcher, NoAnswer};
@@ -155,7 +155,7 @@ async fn answer(door: Rc<Door>, request: Request<Incoming>) -> Reply {
         }
         _ => return failure(StatusCode::NOT_FOUND, &format!("an action has no {path}")),
     };
-    let body = match http::body(request, most).await {
+    let body = match http::body(&mut request.into_body(), most, BODY_TIME_MAX).await {
         Ok((body, _)) => body,
         Err(error) => return failure(error.status, &error.what),
     };

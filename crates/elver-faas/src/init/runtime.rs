@@ -19,8 +19,8 @@ use super::log::say;
 use super::relay::{Relay, Relays};
 use crate::config::RuntimeKind;
 use crate::protocol::{
-    CODE, MODULE, NODE_SOCKET, Order, PROGRAMS, REGION, RuntimeOrder, SOCKETS, Spawn, api_socket, receive,
-    send,
+    CODE, MODULE, NODE_SOCKET, Order, PROGRAMS, REGION, RuntimeOrder, SOCKETS, Spawn, api_socket,
+    receive, send,
 };
 use crate::schedule::RequestId;
 
@@ -189,6 +189,10 @@ fn command(spawn: &Spawn) -> io::Result<Command> {
     command.arg(program);
     if matches!(spawn.runtime, RuntimeKind::Python | RuntimeKind::Awslambdaric) {
         command.args(["-X", "utf8"]).arg(Path::new(PROGRAMS).join("bootstrap.py"));
+    }
+    if matches!(spawn.runtime, RuntimeKind::Program | RuntimeKind::Provided) {
+        // Each thread has an arena else, which takes 64 MB of what the process may map: few threads would have room.
+        command.env("MALLOC_ARENA_MAX", "2");
     }
     let (initialization, runtime) = match spawn.runtime {
         RuntimeKind::Awslambdaric => ("snap-start", "awslambdaric"),

@@ -10,11 +10,11 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use tokio::net::UnixListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use super::core::{Answer, Orchestrator};
-use super::http::{self, Heads, Reply};
+use super::http::{self, Heads, NoBody, Reply, Whole};
 use crate::accepting;
 use crate::protocol::{Order, REGION};
 use crate::schedule::{ContainerId, ProcessId, RequestId, Taken};
@@ -26,6 +26,14 @@ const HEADS: Heads = Heads { bytes: 128 << 10, time: None };
 
 /// What a child says that is there for one request alone.
 const WANTED: &str = "elver-request";
+
+/// Most bytes that are read of a response beyond those that it may have.
+const DISCARDED_MAX: usize = 64 << 20;
+
+const JSON: &str = "application/json";
+
+/// The message of an error of which its process says the type alone.
+const NOTHING_SAID: &str = "the function ended with an error";
 
 /// How much of a failed start's reason is kept, in bytes.
 const REASON_MAX: usize = 2000;
@@ -77,9 +85,7 @@ async fn answer(
             start_failed(&orchestrator, process, request).await
         }
         // An INIT process that is here was never frozen: it goes on at once.
-        (&Method::GET, ["restore", "next"]) => {
-            http::with_type(StatusCode::OK, "application/json", Bytes::new())
-        }
+        (&Method::GET, ["restore", "next"]) => http::with_type(StatusCode::OK, JSON, Bytes::new()),
         _ => unknown(request).await,
     }
 }
@@ -135,7 +141,7 @@ fn invocation(orchestrator: &Orchestrator, function: &str, taken: Taken) -> Repl
     let mut state = orchestrator.state.borrow_mut();
     let Some(pending) = state.pending.get_mut(&taken.request) else { return gone() };
     pending.taken = Some(Instant::now());
-    let mut reply = http::with_type(StatusCode::OK, "application/json", pending.body.clone());
+    let mut reply = http::with_type(StatusCode::OK, JSON, pending.body.clone());
     let left = taken.deadline.saturating_sub(orchestrator.begun.elapsed());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let owner = &orchestrator.config.functions[function].owner;
@@ -171,44 +177,101 @@ async fn finish(
     if !orchestrator.state.borrow().schedule.has_taken(process, id) {
         return http::unread(request, not_taken(id)).await;
     }
-    let content_type = content_type(request.headers());
-    let body = match http::body(request, bodies).await {
-        Ok(body) => body,
-        Err(reply) => return *reply,
+    let Some((function, _)) = door(orchestrator, process) else { return gone() };
+    // A response may be streamed for as long as its request may take; then its process is killed.
+    let time = Duration::from_secs(orchestrator.config.functions[&function].timeout_s);
+    let (head, mut body) = request.into_parts();
+    let said = match http::body(&mut body, bodies, time).await {
+        Ok(body) => said(&head.headers, body, is_error),
+        Err(NoBody::TooLarge(room, refusal)) => {
+            // Who is still about to write it would not hear the refusal else, and Lambda's programs go on after it.
+            let is_read = http::discard(&mut body, DISCARDED_MAX, time).await;
+            let refusal = if is_read { *refusal } else { http::closing(*refusal) };
+            return match settle(orchestrator, process, id, too_large(room)) {
+                true => refusal,
+                false => not_taken(id),
+            };
+        }
+        Err(none @ NoBody::Missing(_)) => return none.reply(),
     };
+    match settle(orchestrator, process, id, said) {
+        true => http::json(StatusCode::ACCEPTED, &serde_json::json!({"status": "OK"})),
+        false => not_taken(id),
+    }
+}
+
+/// What a process says of a request that it has taken.
+struct Said {
+    body: Bytes,
+    content_type: String,
+    is_error: bool,
+    room: OwnedSemaphorePermit,
+}
+
+fn said(headers: &HeaderMap, body: Whole, is_error: bool) -> Said {
+    let Whole { bytes, trailers, room } = body;
+    let failed = match trailers.as_ref().and_then(failure_of) {
+        None if is_error && bytes.is_empty() => {
+            failure_of(headers).or_else(|| Some(error("Unknown", NOTHING_SAID)))
+        }
+        failed => failed,
+    };
+    let content_type = match failed {
+        Some(_) => JSON.into(),
+        None => content_type(headers),
+    };
+    Said {
+        is_error: is_error || failed.is_some(),
+        body: failed.unwrap_or(bytes),
+        content_type,
+        room,
+    }
+}
+
+/// The error in place of a response that has too many bytes, by the name that it has at Lambda.
+fn too_large(room: OwnedSemaphorePermit) -> Said {
+    let what = format!(
+        "Response payload size exceeded maximum allowed payload size ({} bytes).",
+        http::BODY_MAX
+    );
+    let body = error("Function.ResponseSizeTooLarge", &what);
+    Said { body, content_type: JSON.into(), is_error: true, room }
+}
+
+/// Answers a request. Whether the process has it: it may have been ended meanwhile, or answered.
+fn settle(orchestrator: &Rc<Orchestrator>, process: ProcessId, id: RequestId, said: Said) -> bool {
     let ended = orchestrator.with(|schedule, now| schedule.answered(now, process, id));
-    let Some(start) = ended else { return not_taken(id) };
-    let mut state = orchestrator.state.borrow_mut();
-    if let Some(pending) = state.pending.remove(&id) {
+    let Some(start) = ended else { return false };
+    if let Some(pending) = orchestrator.state.borrow_mut().pending.remove(&id) {
         let taken = pending.taken.unwrap_or(pending.arrived);
-        let failed = body.trailers.as_ref().and_then(failure_behind);
+        let Said { body, content_type, is_error, room } = said;
         let answer = Answer {
-            is_error: is_error || failed.is_some(),
-            body: failed.unwrap_or(body.bytes),
+            is_error,
+            body,
             content_type,
             start,
             launch: taken - pending.arrived,
             total: pending.arrived.elapsed(),
-            room: body.room,
+            room,
         };
         // A caller that has gone needs no answer.
         let _ = pending.reply.send(Ok(answer));
     }
-    http::json(StatusCode::ACCEPTED, &serde_json::json!({"status": "OK"}))
+    true
 }
 
-/// The error with which a response ends that was streamed: what came of it before is of no use.
-fn failure_behind(trailers: &HeaderMap) -> Option<Bytes> {
-    let kind = trailers.get("lambda-runtime-function-error-type")?.to_str().unwrap_or("Unknown");
-    let body = trailers.get("lambda-runtime-function-error-body");
+/// The error that headers name: those behind a response that was streamed, of which what came before is of no use, or those
+/// of an error without a body.
+fn failure_of(headers: &HeaderMap) -> Option<Bytes> {
+    let kind = headers.get("lambda-runtime-function-error-type")?.to_str().unwrap_or("Unknown");
+    let body = headers.get("lambda-runtime-function-error-body");
     let body = body.and_then(|body| STANDARD.decode(body.as_bytes()).ok());
-    Some(body.map_or_else(
-        || {
-            let error = serde_json::json!({"errorType": kind, "errorMessage": "the response ended with an error"});
-            error.to_string().into()
-        },
-        Bytes::from,
-    ))
+    Some(body.map_or_else(|| error(kind, NOTHING_SAID), Bytes::from))
+}
+
+/// An error in Lambda's form.
+fn error(kind: &str, what: &str) -> Bytes {
+    serde_json::json!({"errorType": kind, "errorMessage": what}).to_string().into()
 }
 
 fn not_taken(id: RequestId) -> Reply {
@@ -235,7 +298,7 @@ async fn start_failed(
 
 fn content_type(headers: &HeaderMap) -> String {
     let named = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    named.unwrap_or("application/json").to_string()
+    named.unwrap_or(JSON).to_string()
 }
 
 /// A request's number in the form of the ids that Lambda has.

@@ -134,9 +134,9 @@ async fn invoke(
         }
     };
     let his = bodies.clone();
-    let body = match http::body(request, bodies).await {
+    let body = match http::body(&mut request.into_body(), bodies, http::BODY_TIME_MAX).await {
         Ok(body) => body,
-        Err(reply) => return *reply,
+        Err(none) => return none.reply(),
     };
     let (reply, answered) = oneshot::channel();
     let placed = orchestrator.with(|schedule, now| schedule.request(now, name, destinations));

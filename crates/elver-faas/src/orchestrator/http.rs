@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::{HeaderMap, Request, StatusCode};
@@ -11,11 +12,13 @@ use tokio::net::UnixListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::http;
-pub(super) use crate::http::{Heads, Reply, converse, json, with_type};
+pub(super) use crate::http::{
+    BODY_TIME_MAX, Heads, Reply, closing, converse, discard, json, with_type,
+};
 use crate::progress::WRITE_MAX;
 
 /// The largest request or response of a function, in bytes: Lambda's own limit.
-const BODY_MAX: usize = 6 << 20;
+pub(super) const BODY_MAX: usize = 6 << 20;
 
 /// The largest body that is read though it is of no use, in bytes.
 const IDLE_MAX: usize = 64 << 10;
@@ -77,23 +80,49 @@ pub(super) async fn hand_on(
     Some(kept(bytes, his))
 }
 
-/// A request's body, once there is room for it, or what to answer instead.
+/// Why there is no body, with what to answer instead.
+#[derive(Debug)]
+pub(super) enum NoBody {
+    /// It has more bytes than one may have; with the room that it would have had.
+    TooLarge(OwnedSemaphorePermit, Box<Reply>),
+    /// It did not come.
+    Missing(Box<Reply>),
+}
+
+impl NoBody {
+    /// What to answer.
+    pub(super) fn reply(self) -> Reply {
+        match self {
+            NoBody::TooLarge(_, reply) | NoBody::Missing(reply) => *reply,
+        }
+    }
+}
+
+/// A request's body, once there is room for it, if it comes within this time.
 pub(super) async fn body(
-    request: Request<Incoming>,
+    body: &mut Incoming,
     room: Arc<Semaphore>,
-) -> Result<Whole, Box<Reply>> {
-    let length = request.body().size_hint().upper();
+    time: Duration,
+) -> Result<Whole, NoBody> {
+    let length = body.size_hint().upper();
     let length = length.map_or(BODY_MAX, |length| length.min(BODY_MAX as u64) as usize);
     let room = room.acquire_many_owned(length as u32).await;
-    let gone =
-        |_| Box::new(failure(StatusCode::SERVICE_UNAVAILABLE, "Ended", "the container ends"));
-    let mut room = room.map_err(gone)?;
-    let body = http::body(request, BODY_MAX).await;
-    let (bytes, trailers) =
-        body.map_err(|error| Box::new(failure(error.status, error.kind, &error.what)))?;
-    // Of one whose length was not said, it may be less.
-    drop(room.split(length.saturating_sub(bytes.len())));
-    Ok(Whole { bytes, trailers, room })
+    let gone = |_| failure(StatusCode::SERVICE_UNAVAILABLE, "Ended", "the container ends");
+    let mut room = room.map_err(|error| NoBody::Missing(Box::new(gone(error))))?;
+    match http::body(body, BODY_MAX, time).await {
+        Ok((bytes, trailers)) => {
+            // Of one whose length was not said, it may be less.
+            drop(room.split(length.saturating_sub(bytes.len())));
+            Ok(Whole { bytes, trailers, room })
+        }
+        Err(error) => {
+            let reply = Box::new(failure(error.status, error.kind, &error.what));
+            match error.status {
+                StatusCode::PAYLOAD_TOO_LARGE => Err(NoBody::TooLarge(room, reply)),
+                _ => Err(NoBody::Missing(reply)),
+            }
+        }
+    }
 }
 
 /// The answer to a request whose body is of no use. A short one is read, since who is still about to write it would not hear
@@ -101,15 +130,16 @@ pub(super) async fn body(
 pub(super) async fn unread(request: Request<Incoming>, reply: Reply) -> Reply {
     let length = request.body().size_hint().upper();
     let is_short = length.is_some_and(|length| length <= IDLE_MAX as u64);
-    match is_short && http::body(request, IDLE_MAX).await.is_ok() {
+    let mut body = request.into_body();
+    match is_short && discard(&mut body, IDLE_MAX, BODY_TIME_MAX).await {
         true => reply,
-        false => http::closing(reply),
+        false => closing(reply),
     }
 }
 
 /// The beginning of what a runtime says of its failed start.
 pub(super) async fn reason(request: Request<Incoming>, most: usize) -> String {
-    match http::body(request, ERROR_MAX).await {
+    match http::body(&mut request.into_body(), ERROR_MAX, BODY_TIME_MAX).await {
         Ok((body, _)) => String::from_utf8_lossy(&body).chars().take(most).collect(),
         Err(error) => format!("its reason cannot be read: {}", error.what),
     }

@@ -39,6 +39,9 @@ while True:
             api.send(f"Lambda-Runtime-Function-Error-Type: Mine\r\nLambda-Runtime-Function-Error-Body: {error}\r\n".encode())
         api.send(b"\r\n")
         api.getresponse().read()
+    elif event == "fail without a word":
+        api.request("POST", BASE + f"invocation/{request}/error", b"", {"Lambda-Runtime-Function-Error-Type": "Mine.Silent"})
+        api.getresponse().read()
     elif event == "fail":
         ask("POST", f"invocation/{request}/error", json.dumps({"errorType": "Mine", "errorMessage": "no"}))
     else:
@@ -74,6 +77,9 @@ fn a_program_takes_one_request_after_the_other() {
     let failed = platform.invoke("program", json!("fail")).unwrap();
     let error: Value = serde_json::from_slice(&failed.body).unwrap();
     assert_eq!((failed.is_error, &error["errorType"]), (true, &json!("Mine")));
+    let failed = platform.invoke("program", json!("fail without a word")).unwrap();
+    let error: Value = serde_json::from_slice(&failed.body).unwrap();
+    assert_eq!((failed.is_error, &error["errorType"]), (true, &json!("Mine.Silent")));
     platform.end();
     wait_for_processes(61_021, 0);
 }
