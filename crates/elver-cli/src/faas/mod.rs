@@ -34,6 +34,8 @@ functions.toml:
   code = \"/srv/hello\"            # a directory with hello.py
   handler = \"hello.handler\"      # def handler(event, context): return ...
   # runtime = \"native\"           # a program in Rust or C with the library elver-handler, which is forked
+  # runtime = \"provided\"         # `bootstrap` in that directory, as AWS Lambda's provided.al2023: of the crate lambda_runtime
+  # runtime = \"awslambdaric\"     # AWS's client for Python, in that directory
   # runtime = \"program\"          # any program that speaks the AWS Lambda Runtime API
   # destinations = [\"10.0.0.2\"]  # connected when a request begins: context.qps[\"10.0.0.2\"]
   # timeout_s = 3; concurrency_max = 100; memory_mb = 512; sessions = 4; unassigned_qps = 2
