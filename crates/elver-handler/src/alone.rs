@@ -8,7 +8,7 @@ impl Rdma {
     /// A session of this process's own at the platform's node, with connections to the function's destinations, which are
     /// begun and not waited for, and 32 KB. It is for programs that [`serve`](crate::serve) does not run: opened before
     /// the first request, or in it, it is there for all that come. When the node has started again, operations end with
-    /// [`elver::Error::NodeGone`], and another one is to be opened.
+    /// [`elver::Error::NodeGone`], and another one is to be opened. It stays on its thread, and its calls block.
     ///
     /// # Errors
     /// [`Error::NoNode`] on a platform without one, [`Error::NoGid`]; else what the node says.

@@ -16,6 +16,7 @@
 //! # Trade-offs
 //! - A process that is forked has one thread. What starts threads before [`serve`], or in its first request, is told so
 //!   with each request that would have been a fork.
+//! - A program that cannot be forked, as one of the crate `lambda_runtime`, has [`Rdma::open`] in place of [`serve`].
 //! - A child runs one request and ends: what it has put in its memory nobody sees.
 //! - A session's calls block; a handler that wants several operations in flight posts them at the [`elver::Vqp`].
 //!
