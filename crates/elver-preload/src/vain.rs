@@ -16,10 +16,12 @@ struct Vain {
     polls: u32,
     since: Time,
     long: bool,
+    /// It lets nobody run before then.
+    runs_until: Time,
 }
 
 impl Vain {
-    const NONE: Vain = Vain { polls: 0, since: Time::ZERO, long: false };
+    const NONE: Vain = Vain { polls: 0, since: Time::ZERO, long: false, runs_until: Time::ZERO };
 
     /// It has polled; whether it is to let others run now.
     #[inline]
@@ -34,10 +36,23 @@ impl Vain {
         if self.polls == 0 {
             self.since = now();
         } else if self.polls.is_multiple_of(POLLS_A_LOOK) {
-            self.long = now().ns_since(self.since) >= LONG_NS;
+            let now = now();
+            self.long = now.ns_since(self.since) >= LONG_NS && now >= self.runs_until;
         }
         self.polls = self.polls.wrapping_add(1).max(1);
         self.long
+    }
+
+    /// It has let others run. If they took long it runs as long before it does again: programs poll with a lock of
+    /// theirs held, and one that waits for that without sleeping would have the core whenever it cannot get the lock, and
+    /// at no other time.
+    #[inline]
+    fn rested(&mut self, began: Time, ended: Time) {
+        let took = ended.ns_since(began);
+        if took >= LONG_NS {
+            self.runs_until = ended.saturating_add_ns(took);
+            self.long = false;
+        }
     }
 }
 
@@ -47,9 +62,13 @@ pub(crate) fn rest(found: bool) {
     thread_local! {
         static VAIN: RefCell<Vain> = const { RefCell::new(Vain::NONE) };
     }
-    if VAIN.with_borrow_mut(|vain| vain.polled(found, now)) {
-        std::thread::yield_now();
-    }
+    VAIN.with_borrow_mut(|vain| {
+        if vain.polled(found, now) {
+            let began = now();
+            std::thread::yield_now();
+            vain.rested(began, now());
+        }
+    });
 }
 
 #[cfg(test)]
@@ -73,5 +92,23 @@ mod tests {
             assert!(waits <= POLLS_A_LOOK as usize, "{waits}");
             assert!((0..100).all(|_| vain.polled(false, || Time(time))));
         }
+    }
+
+    #[test]
+    fn who_let_others_run_for_long_runs_as_long() {
+        let mut vain = Vain::NONE;
+        let rests = |vain: &mut Vain, time: u64| (0..20).any(|_| vain.polled(false, || Time(time)));
+        assert!(!rests(&mut vain, 100));
+        assert!(rests(&mut vain, 100 + LONG_NS));
+        // What is short does not count.
+        vain.rested(Time(20_000), Time(20_000 + LONG_NS - 1));
+        assert!(rests(&mut vain, 30_000));
+        vain.rested(Time(100_000), Time(3_100_000));
+        assert!(!rests(&mut vain, 3_100_000 + LONG_NS));
+        // A completion does not make up for it.
+        assert!(!vain.polled(true, || Time(4_000_000)));
+        assert!(!rests(&mut vain, 5_000_000));
+        assert!(!rests(&mut vain, 6_099_999));
+        assert!(rests(&mut vain, 6_100_000));
     }
 }
