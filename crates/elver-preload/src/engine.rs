@@ -316,6 +316,14 @@ impl Engine {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
+    /// Keeps peers from a QP that is to go or to change, until [`Direct::release`] or [`Direct::forget`]. Nobody waits for
+    /// them with the device in hand.
+    pub(crate) fn close_to_peers(&self, qp: Qp, qp_num: u32) -> Result<(), c_int> {
+        self.lock().direct.hold(qp);
+        direct::take_back_qp(self.hub.as_ref(), qp_num)
+            .inspect_err(|_| self.lock().direct.release(qp))
+    }
+
     /// Has the thread watch for multicast as well.
     pub(crate) fn watch_groups(&self, device: &SoftDevice) -> Result<(), c_int> {
         if self.groups.get().is_none()
@@ -416,10 +424,18 @@ impl Engine {
                 break;
             }
             // Nobody is made to wait for that: who has the device may just be seeing to it.
-            if let Ok(mut state) = self.state.try_lock() {
-                let found = state.device.progress();
-                state.tell();
-                left_lying = found && polls == self.polls.load(Ordering::Relaxed);
+            let found = match self.state.try_lock() {
+                Ok(mut state) => {
+                    let found = state.device.progress();
+                    state.tell();
+                    found
+                }
+                Err(_) => false,
+            };
+            if found {
+                // The program may be on this core.
+                std::thread::yield_now();
+                left_lying = polls == self.polls.load(Ordering::Relaxed);
             }
         }
         self.naps.store(false, Ordering::SeqCst);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use elver_verbs::{Cq, Device as _, Mr, Qp as Handle};
 
-use crate::direct::{take_back_qp, take_back_region};
+use crate::direct::take_back_region;
 use crate::engine::{Engine, State};
 use crate::layout::Context;
 use crate::parents::Made;
@@ -33,8 +33,10 @@ pub(crate) fn end(engine: &Engine, context: *mut Context) -> bool {
     let is_its = |told: &Told| told.context == context;
     let state = engine.lock();
     let qps = qps(&state, context);
-    let numbers: Vec<u32> =
-        qps.iter().filter_map(|(qp, _)| state.device.qp_num(*qp).ok()).collect();
+    let numbers: Vec<_> = qps
+        .iter()
+        .filter_map(|(qp, _)| state.device.qp_num(*qp).ok().map(|number| (*qp, number)))
+        .collect();
     let regions: Vec<(Mr, u32)> = state
         .mrs
         .iter()
@@ -59,8 +61,8 @@ pub(crate) fn end(engine: &Engine, context: *mut Context) -> bool {
     }
     // Who is just reaching in finds no way the next time; nobody may wait for him with the device in hand.
     let hub = engine.hub.as_ref();
-    for qp_num in numbers {
-        let _ = take_back_qp(hub, qp_num);
+    for (qp, qp_num) in numbers {
+        let _ = engine.close_to_peers(qp, qp_num);
     }
     for (_, rkey) in &regions {
         let _ = take_back_region(hub, *rkey);

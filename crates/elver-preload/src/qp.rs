@@ -9,7 +9,7 @@ use elver_verbs::{
 };
 
 use crate::ah::{attr as ah_attr, vector};
-use crate::direct::{Run, destination, take_back_qp};
+use crate::direct::{Run, destination};
 use crate::engine::{Engine, State};
 use crate::errno::{code, guard, object, of_verbs};
 use crate::layout::{Pd, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr};
@@ -163,9 +163,9 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut Qp) -> c_int {
         let (handle, qp_num) = unsafe { (Handle(given(qp)?.handle), (*qp).qp_num) };
         {
             let engine = Engine::of(qp)?;
-            take_back_qp(engine.hub.as_ref(), qp_num)?;
+            engine.close_to_peers(handle, qp_num)?;
             let mut state = engine.lock();
-            end(&mut state, handle, qp)?;
+            end(&mut state, handle, qp).inspect_err(|_| state.direct.release(handle))?;
             // SAFETY: the verbs contract.
             let context = unsafe { (*qp).context };
             told::forget(Told { context, element: qp.cast() });
@@ -248,9 +248,10 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
             wanted.path_mtu = Mtu::from_code(code).ok_or(libc::EINVAL)?;
         }
         let engine = Engine::of(qp)?;
-        take_back_qp(engine.hub.as_ref(), qp_num)?;
+        engine.close_to_peers(handle, qp_num)?;
         let mut state = engine.lock();
         let modified = state.device.modify_qp(handle, &wanted, mask).map_err(of_verbs);
+        state.direct.release(handle);
         drop(state);
         // SAFETY: the verbs contract.
         unsafe { connect(engine, qp.cast(), handle) };

@@ -86,9 +86,16 @@ fn a_target_that_stays_in_rtr_is_reached_behind_the_first_packet() {
     run("in-rtr");
 }
 
+/// They are counted, since one may also be found complete that went by packets.
 #[test]
 fn long_writes_wait_for_what_is_before_them() {
-    run("behind");
+    for (word, way) in [("on", "direct"), ("off", "packets")] {
+        let dir = tempfile::tempdir().unwrap();
+        let told = format!("XDG_RUNTIME_DIR={}", dir.path().display());
+        let direct = format!("ELVER_DIRECT={word}");
+        run_of(&["env", &told, &direct], "behind", way, &[]);
+        assert_eq!(counted(dir.path(), "direct_writes") > 0, word == "on", "{word}");
+    }
 }
 
 #[test]

@@ -8,9 +8,9 @@ use elver_verbs::{
 use crate::Rnic;
 
 impl<M: Memory> Rnic<M> {
-    /// Whether a WR may be executed by who posts it, behind `ahead` others that are: nothing of its QP is
-    /// on its way, so that the order holds, and the device would have executed it. `piece` is told of each piece of local memory that is not inline, and may
-    /// refuse it. Returns the WR's length in bytes. Where it is none the WR is posted, and the device
+    /// Whether a WR may be executed by who posts it, behind `ahead` others that are, once nothing of its QP is
+    /// on its way ([`Rnic::has_outstanding`]), so that the order holds: the device would have executed it.
+    /// `piece` is told of each piece of local memory that is not inline, and may refuse it. Returns the WR's length in bytes. Where it is none the WR is posted, and the device
     /// says what is wrong with it.
     #[inline]
     pub fn check_direct(
@@ -28,7 +28,7 @@ impl<M: Memory> Rnic<M> {
             SendOp::Read(_) if core.attr.max_rd_atomic > 0 => true,
             _ => return None,
         };
-        if core.qp_type != QpType::Rc || core.state != QpState::Rts || !queue_pair.pool.is_empty() {
+        if core.qp_type != QpType::Rc || core.state != QpState::Rts {
             return None;
         }
         let length = queue_pair.would_take(hw, wr, ahead).ok()?;

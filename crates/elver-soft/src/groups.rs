@@ -156,7 +156,10 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Option<Datagram> {
     header.msg_control = control.0.as_mut_ptr().cast();
     header.msg_controllen = control.0.len();
     // SAFETY: the header points to buffers of the lengths that it names, which outlive the call.
-    let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) };
+    let len = unsafe {
+        // As in `udp.rs`, no cancellation point.
+        libc::syscall(libc::SYS_recvmsg, socket.as_raw_fd(), &mut header, libc::MSG_DONTWAIT)
+    };
     let len = usize::try_from(len).ok()?;
     // SAFETY: the kernel filled the header, and its buffers are still there.
     let control = unsafe { read_control(&header) };

@@ -192,7 +192,8 @@ impl UdpIo {
             let mut header = [EMPTY_HEADER];
             self.offer(&mut iov, &mut header);
             let flags = libc::MSG_DONTWAIT;
-            // libc's own wrapper is a cancellation point, which costs two atomic operations.
+            // libc's own wrappers are cancellation points: a thread of a program's that is cancelled
+            // could not give up the frames of this library, and who is not pays two atomic operations.
             // SAFETY: the header points to buffers of the lengths that it names, which outlive the
             // call.
             let len =
@@ -217,8 +218,8 @@ impl UdpIo {
         // SAFETY: the headers point to buffers of the lengths that they name, which outlive the
         // call.
         let count = unsafe {
-            let vlen = RECV_BUFFERS as u32;
-            libc::recvmmsg(self.fd, headers.as_mut_ptr(), vlen, flags as _, ptr::null_mut())
+            let (at, none) = (headers.as_mut_ptr(), ptr::null_mut::<libc::timespec>());
+            libc::syscall(libc::SYS_recvmmsg, self.fd, at, RECV_BUFFERS as u32, flags, none)
         };
         if count < 2 {
             self.hits = 0;
@@ -317,8 +318,9 @@ impl UdpIo {
         let flags = libc::MSG_DONTWAIT;
         // SAFETY: the first `count` headers point to buffers of the lengths that they name, which
         // outlive the call and which the kernel only reads.
-        let sent =
-            unsafe { libc::sendmmsg(self.fd, headers.as_mut_ptr(), count as u32, flags as _) };
+        let sent = unsafe {
+            libc::syscall(libc::SYS_sendmmsg, self.fd, headers.as_mut_ptr(), count as u32, flags)
+        };
         if sent >= 0 {
             return Sent::Trains(sent as usize);
         }

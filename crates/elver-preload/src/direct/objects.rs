@@ -23,8 +23,10 @@ pub(crate) struct Direct {
     hub: Option<Arc<Hub>>,
     own: Option<IpAddr>,
     pub(crate) stage: Stage,
-    /// QPs that peers were told of.
+    /// QPs that peers were told of, those in RTR that had their first packet among them.
     doors: Vec<Qp>,
+    /// Those that are changing, once for each who changes them.
+    held: Vec<Qp>,
     /// What the device said when it was asked last whether any of them failed.
     failures: u64,
 }
@@ -101,7 +103,7 @@ pub(crate) fn tell_region_again(
     }
 }
 
-/// Keeps peers from a QP that is to go or to change.
+/// Keeps peers from a QP that is to go or to change; [`Direct::hold`] keeps it so.
 pub(crate) fn take_back_qp(hub: Option<&Arc<Hub>>, qpn: u32) -> Result<(), c_int> {
     hub.map_or(Ok(()), |hub| hub.take_back(Name::Qp(qpn)).map(drop))
 }
@@ -119,25 +121,24 @@ impl Direct {
         Direct { hub, own: Some(own), ..Direct::default() }
     }
 
+    /// A QP is about to go or to change, and is to be told of by nobody until it has.
+    pub(crate) fn hold(&mut self, qp: Qp) {
+        self.held.push(qp);
+    }
+
+    /// It stayed as it is, has changed, or has gone.
+    pub(crate) fn release(&mut self, qp: Qp) {
+        if let Some(at) = self.held.iter().position(|held| *held == qp) {
+            self.held.swap_remove(at);
+        }
+    }
+
     /// A QP has come to another state or has other rights: tells its peer what it lets him do. Returns the
     /// numbers that it and its peer's have.
     pub(crate) fn tell_qp(&mut self, device: &SoftDevice, qp: Qp) -> Option<(u32, u32)> {
-        // In RTR the first packet is an event.
-        self.tell_qp_in(device, qp, &[QpState::Rts])
-    }
-
-    /// A QP has had its first packet.
-    #[cold]
-    pub(crate) fn tell_established(&mut self, device: &SoftDevice, qp: Qp) {
-        self.tell_qp_in(device, qp, &[QpState::Rtr, QpState::Rts]);
-    }
-
-    fn tell_qp_in(
-        &mut self,
-        device: &SoftDevice,
-        qp: Qp,
-        states: &[QpState],
-    ) -> Option<(u32, u32)> {
+        // In RTR the first packet is an event, behind which it is told of.
+        let was_told = self.doors.contains(&qp);
+        self.doors.retain(|other| *other != qp);
         let hub = self.hub.as_ref()?;
         let dest = destination(device, qp)?;
         let (attr, init) = device.query_qp(qp).ok()?;
@@ -149,17 +150,32 @@ impl Direct {
             access: attr.qp_access_flags,
             reads: attr.max_dest_rd_atomic,
         };
-        if states.contains(&attr.qp_state) && hub.table.tell(Name::Qp(qpn), door.words()) {
-            // One that was told of stands in the list once.
-            self.forget(qp);
+        let answers = match attr.qp_state {
+            QpState::Rts => true,
+            QpState::Rtr => was_told,
+            _ => false,
+        };
+        if answers && hub.table.tell(Name::Qp(qpn), door.words()) {
             self.doors.push(qp);
         }
         Some((qpn, attr.dest_qp_num))
     }
 
+    /// A QP in RTR has had its first packet.
+    #[cold]
+    pub(crate) fn tell_established(&mut self, device: &SoftDevice, qp: Qp) {
+        if !self.doors.contains(&qp) {
+            self.doors.push(qp);
+        }
+        if !self.held.contains(&qp) {
+            self.tell_qp(device, qp);
+        }
+    }
+
     /// A QP has gone.
     pub(crate) fn forget(&mut self, qp: Qp) {
         self.doors.retain(|other| *other != qp);
+        self.release(qp);
     }
 
     /// A QP and a peer.

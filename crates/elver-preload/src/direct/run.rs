@@ -8,7 +8,6 @@ use std::sync::Arc;
 use elver_soft::{SoftDevice, SoftMemory, now};
 use elver_verbs::{
     AccessFlags, Device as _, Payload, PostError, Qp, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
-    Time,
 };
 
 use super::hub::Hub;
@@ -25,10 +24,12 @@ const PIECES_A_WR: usize = 33;
 const INLINE: usize = 16 << 10;
 const WORD: usize = 8;
 /// The least bytes of a WR that waits for what is on its way: copied twice and in packets, it takes longer.
-const LONG: u64 = 64 << 10;
+const LONG: u32 = 64 << 10;
 /// It waits a nanosecond for so many: longer than it takes by packets, so that a queue that is kept full runs
 /// empty.
 const BYTES_A_NS: u64 = 2;
+/// The longest wait, in nanoseconds: others of the program want the device.
+const LONGEST: u64 = 10_000_000;
 /// How long, once, a WR waits for the peer to tell of its QP, in nanoseconds: one in RTR is told of behind its
 /// first packet.
 const MEETING: u64 = 1_000_000;
@@ -45,15 +46,15 @@ pub(crate) struct Link {
     dest_qpn: u32,
     /// The peer's QP was waited for to be told of.
     met: Cell<bool>,
-    /// Nothing moved while a WR waited: none does again before all have come to their end.
-    stands: Cell<bool>,
+    /// A WR waited in vain: none does again before all that are on their way have come to their end.
+    in_vain: Cell<bool>,
 }
 
 impl Link {
     /// With the numbers of the QP and its peer.
     pub(crate) fn new(hub: Arc<Hub>, peer: Arc<Peer>, own: IpAddr, numbers: (u32, u32)) -> Link {
         let (qpn, dest_qpn) = numbers;
-        Link { hub, peer, own, qpn, dest_qpn, met: Cell::new(false), stands: Cell::new(false) }
+        Link { hub, peer, own, qpn, dest_qpn, met: Cell::new(false), in_vain: Cell::new(false) }
     }
 
     /// What the peer's QP tells now.
@@ -101,6 +102,18 @@ impl Default for Stage {
     }
 }
 
+/// What becomes of a WR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// It is to be executed with those before it.
+    Taken,
+    /// It may be, once those before it were.
+    Full,
+    /// It may be, once nothing is on its way any more, for which it waits so many nanoseconds at most.
+    Behind(u64),
+    Packets,
+}
+
 /// WRs of one call, being executed or posted.
 pub(crate) struct Run<'a> {
     device: &'a mut SoftDevice,
@@ -115,13 +128,6 @@ pub(crate) struct Run<'a> {
 
 fn piece(start: *mut u8, length: usize) -> libc::iovec {
     libc::iovec { iov_base: start.cast(), iov_len: length }
-}
-
-fn length_of(payload: &Payload<'_>) -> u64 {
-    match payload {
-        Payload::Inline(bytes) => bytes.len() as u64,
-        Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
-    }
 }
 
 /// The first byte of a piece of memory in this process; none of what has no address here.
@@ -144,62 +150,48 @@ impl<'a> Run<'a> {
     /// Executes a WR with those before it, or posts it behind them.
     #[inline]
     pub(crate) fn post(&mut self, wr: &SendWr<'_>) -> Result<(), (usize, PostError)> {
-        if self.stage(wr) {
-            return Ok(());
-        }
-        if !self.stage.wrs.is_empty() {
-            self.settle();
-            if self.stage(wr) {
-                return Ok(());
+        match self.stage(wr) {
+            Way::Taken => return Ok(()),
+            Way::Full => {
+                self.settle();
+                if self.stage(wr) == Way::Taken {
+                    return Ok(());
+                }
             }
-        }
-        if self.device.has_outstanding(self.qp) {
-            if self.awaits_turn(wr) && self.stage(wr) {
-                return Ok(());
+            Way::Behind(wait_ns) => {
+                if self.wait(wait_ns) && self.stage(wr) == Way::Taken {
+                    return Ok(());
+                }
             }
-        } else {
-            self.link.stands.set(false);
+            Way::Packets if self.stage.wrs.is_empty() => {}
+            Way::Packets => self.settle(),
         }
         self.device.post_send(self.qp, &[*wr])
     }
 
-    /// Waits for what is on its way, where that is worth it; says whether nothing is any more.
-    fn awaits_turn(&mut self, wr: &SendWr<'_>) -> bool {
-        if !matches!(wr.op, SendOp::Read(_) | SendOp::Write(_)) || self.link.peer.is_closed() {
-            return false;
-        }
-        let length = length_of(&wr.payload);
-        let meets = self.door.is_none() && !self.link.met.replace(true);
-        let for_ns = match (meets, self.door.is_some() && length >= LONG) {
-            (true, _) => MEETING,
-            (_, true) if !self.link.stands.get() => length / BYTES_A_NS,
-            _ => return false,
-        };
-        self.wait(now().saturating_add_ns(for_ns))
-    }
-
-    /// Drives the device until all that was posted has come to its end and the peer tells of its QP.
+    /// Drives the device until all that was posted has come to its end and the peer tells of its QP. Says whether that
+    /// came in time.
     #[cold]
-    fn wait(&mut self, until: Time) -> bool {
+    fn wait(&mut self, for_ns: u64) -> bool {
+        let until = now().saturating_add_ns(for_ns);
         // Who takes something back does not wait for this.
         self.inside = None;
-        let (mut idle, mut moved) = (0, false);
+        let mut idle = 0;
         let came = loop {
             if self.device.progress() {
-                (idle, moved) = (0, true);
+                idle = 0;
             } else {
                 idle += 1;
                 if idle > SPINS {
                     std::thread::yield_now();
                 }
             }
-            self.door = self.link.door();
-            let waits = self.device.has_outstanding(self.qp) || self.door.is_none();
-            if !waits || now() >= until {
+            let waits = self.device.has_outstanding(self.qp) || self.link.door().is_none();
+            if !waits || self.link.peer.is_closed() || now() >= until {
                 break !waits;
             }
         };
-        self.link.stands.set(!moved);
+        self.link.in_vain.set(!came);
         self.inside = Some(self.link.hub.table.enter());
         self.door = self.link.door();
         came
@@ -214,17 +206,23 @@ impl<'a> Run<'a> {
     }
 
     /// Takes a WR to be executed with others, if it may be.
-    fn stage(&mut self, wr: &SendWr<'_>) -> bool {
-        let Some(door) = &self.door else { return false };
+    fn stage(&mut self, wr: &SendWr<'_>) -> Way {
         let (RemoteAddr { addr, rkey }, access) = match wr.op {
             SendOp::Read(remote) => (remote, AccessFlags::REMOTE_READ),
             SendOp::Write(remote) => (remote, AccessFlags::REMOTE_WRITE),
-            _ => return false,
+            _ => return Way::Packets,
         };
+        let outstanding = self.device.has_outstanding(self.qp);
+        self.link.in_vain.set(self.link.in_vain.get() && outstanding);
+        let waits = outstanding && !self.link.in_vain.get();
+        let meets = self.door.is_none() && waits && !self.link.met.get();
+        if outstanding && !waits || self.door.is_none() && !meets {
+            return Way::Packets;
+        }
         let (stage, reads) = (&mut *self.stage, access == AccessFlags::REMOTE_READ);
         let ahead = stage.wrs.len();
         if ahead == WRS || ahead > 0 && stage.reads != reads {
-            return false;
+            return Way::Full;
         }
         let (pieces, room) = (stage.local.len(), stage.local.capacity() - PIECES_A_WR);
         let local = &mut stage.local;
@@ -235,7 +233,13 @@ impl<'a> Run<'a> {
             local.push(piece(start, length as usize));
             true
         });
+        if meets && length.is_some() {
+            stage.local.truncate(pieces);
+            self.link.met.set(true);
+            return Way::Behind(MEETING);
+        }
         let granted = length.filter(|length| *length > 0).and_then(|length| {
+            let door = self.door.as_ref()?;
             let pd = Door::admits(door, self.link.own, self.link.qpn, access)?;
             let place = Place::of(rkey, &self.link.peer.view.look_up(Name::Region(rkey))?);
             let offset = place.reach.grants(pd, rkey, addr, length.into(), access)?;
@@ -243,13 +247,23 @@ impl<'a> Run<'a> {
         });
         let Some((length, address)) = granted else {
             stage.local.truncate(pieces);
+            // Those before it may be what it has no room for.
+            if ahead > 0 {
+                return Way::Full;
+            }
             self.device.count_direct_refused(length.is_some().into(), 0);
-            return false;
+            return Way::Packets;
         };
+        if outstanding {
+            stage.local.truncate(pieces);
+            let wait_ns = (u64::from(length) / BYTES_A_NS).min(LONGEST);
+            return if length < LONG { Way::Packets } else { Way::Behind(wait_ns) };
+        }
         let (inline, end) = match wr.payload {
             Payload::Inline(bytes) => {
                 if stage.bytes.len() + bytes.len() > INLINE {
-                    return false;
+                    stage.local.truncate(pieces);
+                    return Way::Full;
                 }
                 // It does not move: there is room for all.
                 let start = stage.bytes.len();
@@ -269,7 +283,7 @@ impl<'a> Run<'a> {
         stage.reads = reads;
         let SendWr { wr_id, op, flags, .. } = *wr;
         stage.wrs.push(Staged { wr_id, op, flags, length, inline, end });
-        true
+        Way::Taken
     }
 
     /// Executes what was taken. What the system refused is posted, and those behind it.

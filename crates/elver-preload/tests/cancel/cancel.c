@@ -43,6 +43,16 @@ static void wait_for_cm(void)
 	CODE(rdma_ack_cm_event(event), 0);
 }
 
+/* What does not wait comes to its end, and the program says where the thread does. */
+static void polls(void)
+{
+	struct ibv_wc wc;
+	CODE(pthread_cancel(pthread_self()), 0);
+	for (int poll = 0; poll < 1000; poll++)
+		CODE(ibv_poll_cq(cq, 1, &wc), 0);
+	pthread_testcancel();
+}
+
 static void cleans(void *argument)
 {
 	cleaned++;
@@ -89,6 +99,7 @@ int main(void)
 	cancelled(wait_for_cq);
 	cancelled(wait_for_async);
 	cancelled(wait_for_cm);
+	cancelled(polls);
 	/* Two receives that are flushed: the first tells of itself, and for the second the CQ has no room. */
 	struct ibv_pd *pd;
 	struct ibv_qp *qp;

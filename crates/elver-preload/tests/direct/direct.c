@@ -367,18 +367,23 @@ static void in_rtr_target(void)
 	meet();
 }
 
-/* A long WRITE waits for a message before it, where that arrives soon, and is not sent behind it. */
+/* A long WRITE waits for a message before it, where that arrives soon, and is not sent behind it. Both are posted by one
+ * call, so that nobody sees to the message before. */
 static void behind(int direct)
 {
 	connect_qp(RIGHTS);
 	struct key to = find();
 	struct ibv_mr *mr = region(memory(), SIZE, RIGHTS);
+	struct ibv_sge few = { (uintptr_t)mr->addr, 4, mr->lkey }, all = { (uintptr_t)mr->addr, SIZE, mr->lkey };
+	struct ibv_send_wr *bad, writes = { .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .sg_list = &all,
+		.num_sge = 1, .wr.rdma = { to.addr, to.rkey } };
+	struct ibv_send_wr sends = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .sg_list = &few,
+		.num_sge = 1, .next = &writes };
 	double end = seconds() + 60;
 	char again = 1;
 	while (again) {
 		struct ibv_wc wcs[2];
-		MUST(!post(IBV_WR_SEND, mr, 0, 4, to));
-		MUST(!post(IBV_WR_RDMA_WRITE, mr, 0, SIZE, to));
+		MUST(!ibv_post_send(qp, &sends, &bad));
 		int found = ibv_poll_cq(cq, 2, wcs);
 		MUST(found >= 0 && seconds() < end);
 		for (int n = 0; n < 2; n++) {
