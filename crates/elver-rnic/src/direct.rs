@@ -9,7 +9,7 @@ use crate::Rnic;
 
 impl<M: Memory> Rnic<M> {
     /// Whether a WR may be executed by who posts it, behind `ahead` others that are, once nothing of its QP is
-    /// on its way ([`Rnic::has_outstanding`]), so that the order holds: the device would have executed it.
+    /// on its way ([`Rnic::outstanding`]), so that the order holds: the device would have executed it.
     /// `piece` is told of each piece of local memory that is not inline, and may refuse it. Returns the WR's length in bytes. Where it is none the WR is posted, and the device
     /// says what is wrong with it.
     #[inline]
@@ -75,10 +75,10 @@ impl<M: Memory> Rnic<M> {
         }
     }
 
-    /// Whether WRs that were posted are still on their way, which those behind them may not overtake.
+    /// How many WRs that were posted are still on their way, which those behind them may not overtake.
     #[inline]
-    pub fn has_outstanding(&self, qp: Qp) -> bool {
-        self.qps.get(qp.0).is_some_and(|queue_pair| !queue_pair.pool.is_empty())
+    pub fn outstanding(&self, qp: Qp) -> usize {
+        self.qps.get(qp.0).map_or(0, |queue_pair| queue_pair.pool.len())
     }
 
     /// How often QPs went to ERR or SQE of themselves: who told peers of their state must look again

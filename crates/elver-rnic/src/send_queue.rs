@@ -83,7 +83,13 @@ impl SendPool {
 
     /// WRs that it takes before it is full.
     pub(crate) fn room(&self) -> usize {
-        self.capacity as usize - (self.wqes.len() - self.free.len())
+        self.capacity as usize - self.len()
+    }
+
+    /// WRs that are outstanding.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.wqes.len() - self.free.len()
     }
 
     /// Whether no WR is outstanding.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use elver_soft::{SoftDevice, SoftMemory, now};
 use elver_verbs::{
     AccessFlags, Device as _, Payload, PostError, Qp, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
+    Time,
 };
 
 use super::hub::Hub;
@@ -28,11 +29,11 @@ const LONG: u32 = 64 << 10;
 /// It waits a nanosecond for so many: longer than it takes by packets, so that a queue that is kept full runs
 /// empty.
 const BYTES_A_NS: u64 = 2;
-/// The longest wait, in nanoseconds: others of the program want the device.
+/// The longest wait, in nanoseconds: others of the program want the device. And how long, once, a WR of any length waits
+/// for the peer to tell of its QP: one in RTR is told of behind its first packet.
 const LONGEST: u64 = 10_000_000;
-/// How long, once, a WR waits for the peer to tell of its QP, in nanoseconds: one in RTR is told of behind its
-/// first packet.
-const MEETING: u64 = 1_000_000;
+/// Who has waited in vain does so again after so many times as long.
+const IN_VAIN: u64 = 16;
 /// Looks at the device without any work in it before the core is left to others.
 const SPINS: u32 = 256;
 
@@ -46,15 +47,23 @@ pub(crate) struct Link {
     dest_qpn: u32,
     /// The peer's QP was waited for to be told of.
     met: Cell<bool>,
-    /// A WR waited in vain: none does again before all that are on their way have come to their end.
-    in_vain: Cell<bool>,
+    /// No WR waits before then: one has, and nothing came to its end meanwhile.
+    waits_from: Cell<Time>,
 }
 
 impl Link {
     /// With the numbers of the QP and its peer.
     pub(crate) fn new(hub: Arc<Hub>, peer: Arc<Peer>, own: IpAddr, numbers: (u32, u32)) -> Link {
         let (qpn, dest_qpn) = numbers;
-        Link { hub, peer, own, qpn, dest_qpn, met: Cell::new(false), in_vain: Cell::new(false) }
+        Link {
+            hub,
+            peer,
+            own,
+            qpn,
+            dest_qpn,
+            met: Cell::new(false),
+            waits_from: Cell::new(Time::ZERO),
+        }
     }
 
     /// What the peer's QP tells now.
@@ -176,7 +185,7 @@ impl<'a> Run<'a> {
         let until = now().saturating_add_ns(for_ns);
         // Who takes something back does not wait for this.
         self.inside = None;
-        let mut idle = 0;
+        let (mut idle, before) = (0, self.device.outstanding(self.qp));
         let came = loop {
             if self.device.progress() {
                 idle = 0;
@@ -186,12 +195,14 @@ impl<'a> Run<'a> {
                     std::thread::yield_now();
                 }
             }
-            let waits = self.device.has_outstanding(self.qp) || self.link.door().is_none();
+            let waits = self.device.outstanding(self.qp) > 0 || self.link.door().is_none();
             if !waits || self.link.peer.is_closed() || now() >= until {
                 break !waits;
             }
         };
-        self.link.in_vain.set(!came);
+        if !came && self.device.outstanding(self.qp) >= before {
+            self.link.waits_from.set(now().saturating_add_ns(for_ns * IN_VAIN));
+        }
         self.inside = Some(self.link.hub.table.enter());
         self.door = self.link.door();
         came
@@ -212,11 +223,9 @@ impl<'a> Run<'a> {
             SendOp::Write(remote) => (remote, AccessFlags::REMOTE_WRITE),
             _ => return Way::Packets,
         };
-        let outstanding = self.device.has_outstanding(self.qp);
-        self.link.in_vain.set(self.link.in_vain.get() && outstanding);
-        let waits = outstanding && !self.link.in_vain.get();
-        let meets = self.door.is_none() && waits && !self.link.met.get();
-        if outstanding && !waits || self.door.is_none() && !meets {
+        let outstanding = self.device.outstanding(self.qp) > 0;
+        let meets = self.door.is_none() && outstanding && !self.link.met.get();
+        if self.door.is_none() && !meets {
             return Way::Packets;
         }
         let (stage, reads) = (&mut *self.stage, access == AccessFlags::REMOTE_READ);
@@ -236,7 +245,7 @@ impl<'a> Run<'a> {
         if meets && length.is_some() {
             stage.local.truncate(pieces);
             self.link.met.set(true);
-            return Way::Behind(MEETING);
+            return Way::Behind(LONGEST);
         }
         let granted = length.filter(|length| *length > 0).and_then(|length| {
             let door = self.door.as_ref()?;
@@ -256,8 +265,9 @@ impl<'a> Run<'a> {
         };
         if outstanding {
             stage.local.truncate(pieces);
+            let waits = length >= LONG && now() >= self.link.waits_from.get();
             let wait_ns = (u64::from(length) / BYTES_A_NS).min(LONGEST);
-            return if length < LONG { Way::Packets } else { Way::Behind(wait_ns) };
+            return if waits { Way::Behind(wait_ns) } else { Way::Packets };
         }
         let (inline, end) = match wr.payload {
             Payload::Inline(bytes) => {

@@ -186,10 +186,10 @@ impl SoftDevice {
         self.rnic.end_direct(qp, wr_id, op, flags, length);
     }
 
-    /// As [`Rnic::has_outstanding`](elver_rnic::Rnic::has_outstanding).
+    /// As [`Rnic::outstanding`](elver_rnic::Rnic::outstanding).
     #[inline]
-    pub fn has_outstanding(&self, qp: Qp) -> bool {
-        self.rnic.has_outstanding(qp)
+    pub fn outstanding(&self, qp: Qp) -> usize {
+        self.rnic.outstanding(qp)
     }
 
     /// As [`Rnic::count_direct_refused`](elver_rnic::Rnic::count_direct_refused).
