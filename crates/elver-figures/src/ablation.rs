@@ -286,7 +286,7 @@ mod tests {
     fn each_row_differs_from_the_full_one_in_its_optimization_alone() {
         let full = Without::Nothing.setting(512).unwrap();
         let changed = |without: Without| {
-            let Setting { config, elastic, copies, huge_pages } = without.setting(512).unwrap();
+            let Setting { config, elastic, copies, huge_pages, .. } = without.setting(512).unwrap();
             let same = full.config;
             [
                 config.alpha != same.alpha,

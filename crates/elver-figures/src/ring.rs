@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum, value_parser};
+use elver::Policy;
 use elver_console::table::{self, number};
 use elver_console::{Failure, say};
 use elver_testbed::sample::Sample;
@@ -52,6 +53,9 @@ pub struct RingArgs {
     /// What to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "throughput,latency")]
     modes: Vec<Mode>,
+    /// What carries the rings of `rb2`, both ways.
+    #[arg(long, value_enum, default_value = "shared")]
+    policy: By,
     #[command(flatten)]
     measures: Measures,
     #[command(flatten)]
@@ -90,6 +94,27 @@ enum Design {
     PushWt,
 }
 
+/// What carries rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    /// The nodes' shared queue pairs: DC, and RC once the peer is hot.
+    Shared,
+    /// RC queue pairs that are shared, from the beginning.
+    Lite,
+    /// An RC queue pair of each ring's own.
+    Leased,
+}
+
+impl By {
+    fn policy(self) -> Policy {
+        match self {
+            By::Shared => Policy::Shared,
+            By::Lite => Policy::Lite,
+            By::Leased => Policy::Leased,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Mode {
     /// One way, as fast as it goes.
@@ -111,6 +136,7 @@ struct Measured {
 /// Measures and prints.
 pub(crate) fn run(args: &RingArgs) -> Result<(), Failure> {
     let duration = Duration::from_secs_f64(args.time.duration);
+    let policy = args.policy.policy();
     let mut rows = Vec::new();
     for mode in &args.modes {
         for size in &args.sizes {
@@ -122,11 +148,13 @@ pub(crate) fn run(args: &RingArgs) -> Result<(), Failure> {
             doing(&format!("{}, {} B, {}", row.design.name(), row.size, row.mode.name()));
             row.push(&match (row.design, row.mode) {
                 (Design::Rb2, Mode::Throughput) => {
-                    let setting = Setting::of(args.measures.config(row.size)?);
+                    let setting =
+                        Setting { policy, ..Setting::of(args.measures.config(row.size)?) };
                     rb2::throughput(stage, row.size, setting, duration)?
                 }
                 (Design::Rb2, Mode::Latency) => {
-                    let setting = Setting::of(Measures::default().config(row.size)?);
+                    let config = Measures::default().config(row.size)?;
+                    let setting = Setting { policy, ..Setting::of(config) };
                     rb2::latency(stage, row.size, setting, duration)?
                 }
                 (Design::Raw, Mode::Throughput) => {

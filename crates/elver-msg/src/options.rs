@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use elver::Policy;
 use elver_ring::Config;
 
 use crate::Error;
@@ -26,6 +27,9 @@ pub struct Options {
     /// How long a wait looks before it sleeps: less where others have long turns on its core, unless it is a second
     /// or longer ([`elver::Session::look_on`]).
     pub spin: Duration,
+    /// What carries what this rank writes to each other one: shared queue pairs, or one for each
+    /// ([`elver_ring::Options::policy`]).
+    pub policy: Policy,
     /// How long the ranks have to come together.
     pub join: Duration,
     /// Most requests that go on, or were not waited for.
@@ -39,6 +43,7 @@ impl Default for Options {
             limits: Limits::default(),
             ring_bytes: 256 << 10,
             spin: Duration::from_micros(100),
+            policy: Policy::Shared,
             join: Duration::from_secs(60),
             requests: 1 << 16,
         }
@@ -66,15 +71,15 @@ impl Options {
     pub(crate) fn rings(&self) -> elver_ring::Options {
         let config = Config { slot_bytes: SLOT_BYTES, ..Config::default() };
         let config = config.with_slots(self.ring_bytes / SLOT_BYTES);
-        let Options { spin, .. } = *self;
-        elver_ring::Options { spin, application: APPLICATION, ..elver_ring::Options::both(config) }
+        let (Options { spin, policy, .. }, application) = (*self, APPLICATION);
+        elver_ring::Options { spin, policy, application, ..elver_ring::Options::both(config) }
     }
 
     /// What a listener takes.
     pub(crate) fn listener(&self) -> elver_ring::ListenerOptions {
         let ring_bytes_max = 2 * u64::from(RING_BYTES_MAX);
-        let Options { spin, .. } = *self;
+        let (Options { spin, policy, .. }, application) = (*self, APPLICATION);
         let default = elver_ring::ListenerOptions::default();
-        elver_ring::ListenerOptions { ring_bytes_max, spin, application: APPLICATION, ..default }
+        elver_ring::ListenerOptions { ring_bytes_max, spin, policy, application, ..default }
     }
 }

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use elver::{
-    AccessFlags, Completed, ConnectOptions, Gid, Mr, Session, Vqp, VqpOptions, Wc, WcOpcode,
-    WcStatus,
+    AccessFlags, Completed, ConnectOptions, Gid, Mr, Policy, RefusalCode, Session, Vqp, VqpOptions,
+    Wc, WcOpcode, WcStatus,
 };
 
 use crate::Error;
@@ -28,6 +28,10 @@ pub struct Options {
     /// How long a wait looks before it sleeps: less where others have long turns on its core, unless it is a
     /// second or longer ([`Session::look_on`]).
     pub spin: Duration,
+    /// What carries what this end writes: the node's shared queue pairs (DC, and RC to a peer that is hot), an RC queue
+    /// pair that is shared ([`Policy::Lite`]), or one of its own ([`Policy::Leased`]). The messages that wake go by shared ones
+    /// in any case. Over DC alone go the rings of nodes with `transfer.rc_qps_max = 0`.
+    pub policy: Policy,
     /// What the listener is told of this pair: which of several it is, for example.
     pub token: u64,
     /// What is spoken over the rings: a listener takes pairs of its own ([`crate::ListenerOptions::application`])
@@ -46,7 +50,8 @@ impl Options {
     /// The same measures both ways.
     pub fn both(config: Config) -> Options {
         let spin = Duration::from_micros(100);
-        Options { there: config, back: config, huge_pages: false, spin, token: 0, application: 0 }
+        let (there, back, policy) = (config, config, Policy::Shared);
+        Options { there, back, huge_pages: false, spin, policy, token: 0, application: 0 }
     }
 }
 
@@ -54,7 +59,8 @@ impl Options {
 ///
 /// # Errors
 /// [`Error::Config`], [`Error::Refused`], [`Error::Version`], [`Error::NoListener`], [`Error::TimedOut`];
-/// [`Error::Carrier`] if the node refuses memory or the connection.
+/// [`Error::NoQueuePair`] if there is none left for the policy; [`Error::Carrier`] if the node refuses memory or the
+/// connection.
 pub fn connect(
     session: &Session,
     gid: Gid,
@@ -95,7 +101,7 @@ impl Connecting {
         let memory = Memory::new(session, options.there, options.back, place)?;
         let bells = session.alloc(u64::from(BELLS * BELL_BYTES), AccessFlags::LOCAL_WRITE)?;
         let vqp = session.create_vqp(vqp_options)?;
-        let asked = Some(vqp.qconnect_start(gid, port, ConnectOptions::default())?);
+        let asked = Some(vqp.qconnect_start(gid, port, by(options.policy))?);
         Ok(Connecting { vqp, to: (gid, port), asked, memory: Some((memory, bells)), options })
     }
 
@@ -116,7 +122,7 @@ impl Connecting {
     /// As [`connect`].
     pub fn poll(&mut self) -> Result<Option<Ends>, Error> {
         if let Some(asked) = &self.asked {
-            if asked.poll()?.is_none() {
+            if asked.poll().map_err(|error| unconnected(self.options.policy, error))?.is_none() {
                 return Ok(None);
             }
             self.greet()?;
@@ -138,7 +144,7 @@ impl Connecting {
         let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
         let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if let Some(asked) = &self.asked {
-            asked.wait(left())?;
+            asked.wait(left()).map_err(|error| unconnected(self.options.policy, error))?;
             self.greet()?;
         }
         loop {
@@ -188,6 +194,23 @@ impl Connecting {
         let packed = there.is_packed() && back.is_packed();
         let parts = Parts { vqp, role, cells, outgoing, incoming, peer, packed, spin };
         ends(parts, there, back, token).map(Some)
+    }
+}
+
+/// How to connect by a policy.
+pub(crate) fn by(policy: Policy) -> ConnectOptions {
+    ConnectOptions { policy, ..ConnectOptions::default() }
+}
+
+/// Why a VQP was not connected.
+fn unconnected(policy: Policy, error: elver::Error) -> Error {
+    match error {
+        elver::Error::Refused { code: RefusalCode::Limit, text: reason }
+            if matches!(policy, Policy::Leased | Policy::Lite) =>
+        {
+            Error::NoQueuePair { policy, reason }
+        }
+        error => error.into(),
     }
 }
 

@@ -72,6 +72,16 @@ pub enum Error {
     /// The time that the caller gave has passed.
     #[error("nothing came within the time given")]
     TimedOut,
+    /// The nodes have no queue pair for a ring whose policy asks for one ([`crate::Options::policy`]).
+    #[error(
+        "the ring has no queue pair by Policy::{policy:?}: {reason}; or connect it by Policy::Shared, which needs none of its own"
+    )]
+    NoQueuePair {
+        /// The policy.
+        policy: elver::Policy,
+        /// What the node said: of what there is too little, where, and what raises it.
+        reason: String,
+    },
     /// What carries the ring failed: the peer is gone, or the node.
     #[error(transparent)]
     Carrier(elver::Error),
@@ -109,6 +119,11 @@ pub enum Refusal {
         "it has as many rings of this node, or as long ones together, as it takes of one: end some, or raise its limits for a peer"
     )]
     PeerShare,
+    /// It cannot connect back by the policy that it was given (`ListenerOptions::policy`).
+    #[error(
+        "it cannot connect back by its policy (ListenerOptions::policy): no queue pair is left, or the way there is barred; raise `transfer.leased_wrs_max` or `transfer.rc_qps_max` at both nodes, or give it Policy::Shared"
+    )]
+    Connection,
 }
 
 impl From<elver::Error> for Error {

@@ -52,7 +52,7 @@ pub(crate) enum Nonsense {
 const HELLO: u16 = 1;
 const WELCOME: u16 = 2;
 const REFUSED: u16 = 3;
-const REFUSALS: [Refusal; 8] = [
+const REFUSALS: [Refusal; 9] = [
     Refusal::Version,
     Refusal::Malformed,
     Refusal::Config,
@@ -61,6 +61,7 @@ const REFUSALS: [Refusal; 8] = [
     Refusal::Application,
     Refusal::Closed,
     Refusal::PeerShare,
+    Refusal::Connection,
 ];
 
 impl Greeting {

@@ -34,6 +34,9 @@
 //!   time ([`Options::spin`]).
 //! - Both ends keep all slots, and one VQP for both directions.
 //!
+//! What carries it is chosen at each end, for what that end writes ([`Options::policy`], [`ListenerOptions::policy`]):
+//! the node's shared queue pairs, or an RC queue pair of the ring's own.
+//!
 //! The protocol is [`protocol`], two state machines without IO. What it runs over is a [`Carrier`]; the one
 //! that is here, [`Wire`], is a VQP of the client library, so that a ring is the same between hosts and on
 //! one host.
@@ -51,6 +54,7 @@
 //!
 //! `unsafe` stands in [`memory`](Slots), where slots are touched, and at its three callers.
 
+mod answering;
 mod carrier;
 mod connect;
 mod ends;
@@ -65,6 +69,7 @@ mod receiver;
 mod ringer;
 mod sender;
 mod shares;
+mod side;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod wire;

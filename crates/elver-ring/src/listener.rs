@@ -4,15 +4,17 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use elver::{Session, Vqp};
+use elver::{Policy, Session, Vqp};
 
 use crate::Error;
+use crate::answering::{Answer, Answering, Due};
 use crate::connect::Options;
 use crate::ends::{Ends, Memory, Where, ends, inline_fits};
 use crate::error::Refusal;
 use crate::greeting::{Greeting, Nonsense};
 use crate::inbox::{Inbox, greet, refuse};
 use crate::shares::Shares;
+use crate::side::Side;
 use crate::wire::{Parts, Role};
 
 /// What a listener takes.
@@ -29,6 +31,10 @@ pub struct ListenerOptions {
     pub huge_pages: bool,
     /// As [`Options::spin`].
     pub spin: Duration,
+    /// As [`Options::policy`], for what its ends write. With [`Policy::Shared`] that goes on the VQP back to who has
+    /// connected, which costs nothing; with others each end has a VQP of its own, which is connected before who
+    /// connects is answered.
+    pub policy: Policy,
     /// As [`Options::application`]: others are refused.
     pub application: u64,
 }
@@ -36,7 +42,7 @@ pub struct ListenerOptions {
 impl Default for ListenerOptions {
     /// 64 MiB a pair, and of each peer as many as the node's quotas allow.
     fn default() -> ListenerOptions {
-        let Options { huge_pages, spin, application, .. } = Options::default();
+        let Options { huge_pages, spin, policy, application, .. } = Options::default();
         let (ring_bytes_max, pairs_per_peer, bytes_per_peer) = (64 << 20, usize::MAX, u64::MAX);
         ListenerOptions {
             ring_bytes_max,
@@ -44,6 +50,7 @@ impl Default for ListenerOptions {
             bytes_per_peer,
             huge_pages,
             spin,
+            policy,
             application,
         }
     }
@@ -67,6 +74,7 @@ pub struct ListenerCounters {
 pub struct Listener {
     session: Session,
     inbox: Rc<Inbox>,
+    answering: Answering,
     shares: Shares,
     port: u16,
     options: ListenerOptions,
@@ -82,8 +90,8 @@ impl Listener {
         inline_fits(session)?;
         let (inbox, port) = Inbox::bind(session, port)?;
         let (session, inbox) = (session.clone(), Rc::new(inbox));
-        let (shares, counters) = (Shares::default(), Cell::default());
-        Ok(Listener { session, inbox, shares, port, options, counters })
+        let (answering, shares) = (Answering::default(), Shares::default());
+        Ok(Listener { session, inbox, answering, shares, port, options, counters: Cell::default() })
     }
 
     /// The port.
@@ -102,20 +110,19 @@ impl Listener {
     /// [`Error::Carrier`] if the node is gone.
     pub fn try_accept(&self) -> Result<Option<Ends>, Error> {
         self.inbox.drain()?;
-        while let Some((source, bytes)) = self.inbox.next() {
-            let mut counters = self.counters.get();
-            match self.take(&source, &bytes) {
-                Ok(ends) => {
-                    counters.accepted += 1;
-                    self.counters.set(counters);
-                    return Ok(Some(ends));
-                }
-                Err(reason) => {
-                    counters.refused += 1;
-                    counters.beyond_share += u64::from(reason == Refusal::PeerShare);
-                    self.counters.set(counters);
-                    refuse(&source, reason);
-                }
+        while let Some(Due { answer, vqp }) = self.answering.next()? {
+            let source = answer.source.clone();
+            let made = vqp.and_then(|vqp| self.finish(answer, Some(vqp)));
+            if let Some(ends) = self.judged(&source, made.map(Some)) {
+                return Ok(Some(ends));
+            }
+        }
+        while self.answering.has_room()
+            && let Some((source, bytes)) = self.inbox.next()
+        {
+            let made = self.take(&source, &bytes).and_then(|answer| self.begin(answer));
+            if let Some(ends) = self.judged(&source, made) {
+                return Ok(Some(ends));
             }
         }
         Ok(None)
@@ -136,17 +143,42 @@ impl Listener {
             if left.is_some_and(|left| left.is_zero()) {
                 return Err(Error::TimedOut);
             }
+            if self.answering.wait(left)? {
+                continue;
+            }
             self.session.wait_ready(left)?;
         }
     }
 
-    /// Whether somebody has greeted who was not looked at.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn is_greeted(&self) -> bool {
-        self.inbox.is_greeted()
+    /// Whether VQPs are being connected to who has greeted ([`ListenerOptions::policy`]). Their end ends no
+    /// [`Session::wait_ready`], but is something for [`Session::arm`]: who waits by the former looks again soon.
+    pub fn is_answering(&self) -> bool {
+        !self.answering.is_empty()
     }
 
-    fn take(&self, source: &Vqp, bytes: &[u8]) -> Result<Ends, Refusal> {
+    /// Whether somebody has greeted who was not looked at, or can be answered now.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_due(&self) -> bool {
+        self.answering.has_room() && self.inbox.is_greeted() || self.answering.is_due()
+    }
+
+    /// Counts what came of a greeting, and tells who sent it why it was refused.
+    fn judged(&self, source: &Vqp, made: Result<Option<Ends>, Refusal>) -> Option<Ends> {
+        let mut counters = self.counters.get();
+        match &made {
+            Ok(ends) => counters.accepted += u64::from(ends.is_some()),
+            Err(reason) => {
+                counters.refused += 1;
+                counters.beyond_share += u64::from(*reason == Refusal::PeerShare);
+                refuse(source, *reason);
+            }
+        }
+        self.counters.set(counters);
+        made.ok().flatten()
+    }
+
+    /// What a greeting asks for, if that may be.
+    fn take(&self, source: &Vqp, bytes: &[u8]) -> Result<Answer, Refusal> {
         let greeting = Greeting::decode(bytes).map_err(|nonsense| match nonsense {
             Nonsense::Version(_) => Refusal::Version,
             Nonsense::Malformed(_) => Refusal::Malformed,
@@ -159,9 +191,8 @@ impl Listener {
         }
         let shapes = [there, back].map(|config| config.check().map_err(|_| Refusal::Config));
         let [there_shape, back_shape] = shapes;
-        let ListenerOptions { ring_bytes_max, huge_pages, spin, .. } = self.options;
         let bytes = there_shape?.bytes() + back_shape?.bytes();
-        if bytes > ring_bytes_max {
+        if bytes > self.options.ring_bytes_max {
             return Err(Refusal::TooLarge);
         }
         let info = source.info().map_err(|_| Refusal::Memory)?;
@@ -169,14 +200,34 @@ impl Listener {
         let ListenerOptions { pairs_per_peer, bytes_per_peer, .. } = self.options;
         let share = self.shares.take(gid, bytes, (pairs_per_peer, bytes_per_peer));
         let share = share.ok_or(Refusal::PeerShare)?;
-        let here = gid == self.session.gid();
+        let bell = self.inbox.attach(source.id());
+        Ok(Answer { source: source.clone(), there, back, peer, token, share, bell })
+    }
+
+    /// Makes the pair on the VQP back to who has greeted, or begins to connect another one for it.
+    fn begin(&self, answer: Answer) -> Result<Option<Ends>, Refusal> {
+        if self.options.policy == Policy::Shared {
+            return self.finish(answer, None).map(Some);
+        }
+        self.answering.begin(&self.session, answer, self.options.policy)?;
+        Ok(None)
+    }
+
+    /// Makes the pair, on the VQP back to who has greeted or on one of its own.
+    fn finish(&self, answer: Answer, own: Option<Vqp>) -> Result<Ends, Refusal> {
+        let Answer { source, there, back, peer, token, share, bell } = answer;
+        let ListenerOptions { huge_pages, spin, .. } = self.options;
+        let here = share.gid() == self.session.gid();
         let memory = Memory::new(&self.session, back, there, Where { huge: huge_pages, here });
         let memory = memory.map_err(|_| Refusal::Memory)?;
-        let bell = self.inbox.attach(source.id());
         let welcome = Greeting::Welcome(memory.place(), bell.number);
-        greet(source, &welcome).map_err(|_| Refusal::Memory)?;
+        greet(&source, &welcome).map_err(|_| Refusal::Memory)?;
         let Memory { cells, outgoing, incoming } = memory;
-        let (vqp, role) = (source.clone(), Role::Accepted { bell, share });
+        let (vqp, side) = match own {
+            Some(own) => (own, Some(Side::new(source))),
+            None => (source, None),
+        };
+        let role = Role::Accepted { bell, share, side };
         let packed = there.is_packed() && back.is_packed();
         let parts = Parts { vqp, role, cells, outgoing, incoming, peer, packed, spin };
         ends(parts, back, there, token).map_err(|_| Refusal::Config)
@@ -187,6 +238,9 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // What came and was not looked at. If the node is gone, so are they.
         let _ = self.inbox.drain();
+        for source in self.answering.give_up() {
+            refuse(&source, Refusal::Closed);
+        }
         self.inbox.close();
     }
 }

@@ -112,8 +112,8 @@ impl Listener {
             }
             let mut ready = pin!(session.wait_ready());
             poll_fn(|cx| {
-                // Another task has taken the greeting.
-                if self.is_greeted() {
+                // Another task has taken the greeting; or a VQP back is connected.
+                if self.is_due() {
                     return Poll::Ready(Ok(()));
                 }
                 ready.as_mut().poll(cx).map_ok(drop)
@@ -133,7 +133,8 @@ impl Connecting {
     pub async fn wait_async(mut self, session: &AsyncSession) -> Result<Ends, Error> {
         loop {
             if let Some(asked) = self.asked() {
-                session.wait_connected(asked).await?;
+                // Why it was not connected, `poll` says.
+                let _ = session.wait_connected(asked).await;
             }
             if let Some(ends) = self.poll()? {
                 return Ok(ends);

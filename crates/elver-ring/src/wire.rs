@@ -7,7 +7,8 @@
 //! A WRITE makes no completion at the peer, so that one who sleeps must be woken by a message. Who is about
 //! to sleep writes a new number into the peer's nap word. The peer looks at that word whenever it writes a
 //! pointer, and again when a tail has completed; when the number is one that it has not seen, it sends a
-//! message: to who connected one of one byte on the VQP, and to a listener's end one to its port ([`crate::ringer`]). A pointer that was under way while the word was written may be missed by both; the
+//! message: to who connected one of one byte on the VQP, or on the one back to it where the rings have another
+//! ([`crate::side`]), and to a listener's end one to its port ([`crate::ringer`]). A pointer that was under way while the word was written may be missed by both; the
 //! first sleep is therefore short, and each one twice as long as the one before, up to a quarter of a
 //! second. Then, and when it was woken and finds nothing, it writes the word anew. That shows at the same
 //! time whether the peer is there; who looks without sleeping writes the old number as often, for this alone.
@@ -31,6 +32,7 @@ use crate::inbox::Bell;
 use crate::memory::Slots;
 use crate::ringer::Ringer;
 use crate::shares::Share;
+use crate::side::Side;
 
 /// Bytes of the words that a peer writes.
 pub(crate) const CELLS_BYTES: u64 = 3 * LINE;
@@ -47,7 +49,7 @@ pub(crate) const SENDS_MAX: u32 = 127;
 /// hears.
 const UNSIGNALLED_MAX: u64 = 32;
 /// Bytes of a waking to who connected.
-const WAKING: &[u8] = &[1];
+pub(crate) const WAKING: &[u8] = &[1];
 /// Receives for wakings.
 pub(crate) const BELLS: u32 = 8;
 /// Bytes of each, which a greeting fits too.
@@ -127,8 +129,9 @@ pub(crate) struct Shared {
 
 /// Which end it is.
 pub(crate) enum Role {
-    /// A listener's, with what wakes it, and what it takes of its peer's share.
-    Accepted { bell: Bell, share: Share },
+    /// A listener's, with what wakes it, what it takes of its peer's share, and by what it wakes who connected, if that
+    /// is not the ring's VQP.
+    Accepted { bell: Bell, share: Share, side: Option<Side> },
     /// The other one, with the receives of what wakes it, and how it wakes the listener's.
     Connected { bells: Mr, ringer: Ringer },
 }
@@ -324,7 +327,7 @@ impl Shared {
         const WRS_MAX: usize = WRITES_MAX + 2;
         let points = writes.iter().any(|write| !matches!(write, Write::Slots(_)));
         let naps = self.peer_naps().filter(|_| points);
-        let wakes = naps.filter(|_| self.ringer().is_none());
+        let wakes = naps.filter(|_| self.wakes_itself());
         let count = writes.len() + usize::from(nap.is_some()) + usize::from(wakes.is_some());
         if !self.has_room(count as u64) {
             self.poll()?;
@@ -388,8 +391,8 @@ impl Shared {
         if let Some(nap) = wakes {
             self.woken.set(nap);
             self.wakings.set(self.wakings.get() + 1);
-        } else if let (Some(nap), Some(ringer)) = (naps, self.ringer()) {
-            self.ring(ringer, nap);
+        } else if let Some(nap) = naps {
+            self.ring(nap);
         }
         Ok(true)
     }
@@ -402,10 +405,28 @@ impl Shared {
         }
     }
 
-    /// Wakes a listener's end; one that is not woken now stays to be.
+    #[inline]
+    fn side(&self) -> Option<&Side> {
+        match &self.role {
+            Role::Accepted { side, .. } => side.as_ref(),
+            Role::Connected { .. } => None,
+        }
+    }
+
+    /// Whether wakings go by the VQP that carries the rings, behind what they tell of.
+    #[inline]
+    fn wakes_itself(&self) -> bool {
+        matches!(self.role, Role::Accepted { side: None, .. })
+    }
+
+    /// Wakes a peer by a VQP that is not the rings'; one that is not woken now stays to be.
     #[cold]
-    fn ring(&self, ringer: &Ringer, nap: u64) {
-        if ringer.ring() {
+    fn ring(&self, nap: u64) {
+        let rung = match &self.role {
+            Role::Accepted { side, .. } => side.as_ref().is_some_and(Side::ring),
+            Role::Connected { ringer, .. } => ringer.ring(),
+        };
+        if rung {
             self.woken.set(nap);
             self.wakings.set(self.wakings.get() + 1);
         }
@@ -425,7 +446,7 @@ impl Shared {
                 if ringer.is_owed()
                     && let Some(nap) = self.peer_naps()
                 {
-                    self.ring(ringer, nap);
+                    self.ring(nap);
                 }
                 Ok(false)
             }
@@ -503,6 +524,9 @@ impl Shared {
         if let Some(wc) = self.failed.get() {
             wc.succeeded()?;
         }
+        if let Some(side) = self.side() {
+            side.tend()?;
+        }
         // A peer that lay down while a tail was under way.
         if told && self.peer_naps().is_some() {
             self.wake()?;
@@ -543,8 +567,8 @@ impl Shared {
     #[cold]
     fn wake(&self) -> Result<(), Error> {
         let nap = self.word(NAP);
-        if let Some(ringer) = self.ringer() {
-            self.ring(ringer, nap);
+        if !self.wakes_itself() {
+            self.ring(nap);
             return Ok(());
         }
         if !self.has_room(1) {

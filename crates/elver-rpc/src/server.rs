@@ -325,6 +325,9 @@ impl Server {
         if !self.closing.is_empty() || self.connections.iter().any(Connection::is_held_up) {
             slice = slice.min(HELD_UP);
         }
+        if self.listener.is_answering() {
+            slice = slice.min(ANSWERING);
+        }
         let mut told = false;
         for connection in &mut self.connections {
             let naps = connection.wire().naps();
@@ -374,6 +377,8 @@ const HELD_UP: Duration = Duration::from_millis(2);
 const CLOSING: Duration = Duration::from_millis(250);
 /// The longest while answers are to come from other threads, and the node runs on this one.
 const LATE: Duration = Duration::from_millis(1);
+/// While a connection back is being made, whose end ends no wait.
+const ANSWERING: Duration = Duration::from_millis(1);
 
 impl Drop for Server {
     /// Its clients hear of its end, all at once: those that let nothing through are waited for together.

@@ -22,6 +22,7 @@ pub(crate) fn of(error: Error) -> io::Error {
         Error::Refused { .. } | Error::NoListener { .. } | Error::Version { .. } => {
             ErrorKind::ConnectionRefused
         }
+        Error::NoQueuePair { .. } => ErrorKind::QuotaExceeded,
         Error::Carrier(error) => below(error),
         _ => ErrorKind::Other,
     };

@@ -1,6 +1,7 @@
 use std::io;
 use std::time::Duration;
 
+use elver::Policy;
 use elver_ring::Config;
 
 use crate::error;
@@ -27,25 +28,28 @@ pub struct Options {
     pub spin: Duration,
     /// Buffers from huge pages where the system has them ([`elver::Session::alloc_huge`]).
     pub huge_pages: bool,
+    /// What carries what this end writes: shared queue pairs, or one of its own ([`elver_ring::Options::policy`]).
+    pub policy: Policy,
 }
 
 impl Default for Options {
     /// 256 KiB each way.
     fn default() -> Options {
-        let elver_ring::Options { spin, huge_pages, .. } = elver_ring::Options::default();
+        let elver_ring::Options { spin, huge_pages, policy, .. } = elver_ring::Options::default();
         let bytes = 256 << 10;
         let (send_buffer_bytes, receive_buffer_bytes) = (bytes, bytes);
-        Options { send_buffer_bytes, receive_buffer_bytes, nodelay: false, spin, huge_pages }
+        let nodelay = false;
+        Options { send_buffer_bytes, receive_buffer_bytes, nodelay, spin, huge_pages, policy }
     }
 }
 
 impl Options {
     pub(crate) fn ring(&self) -> io::Result<elver_ring::Options> {
-        let Options { spin, huge_pages, .. } = *self;
+        let Options { spin, huge_pages, policy, .. } = *self;
         let there = ring(self.send_buffer_bytes)?;
         let back = ring(self.receive_buffer_bytes)?;
         let application = APPLICATION;
-        Ok(elver_ring::Options { there, back, huge_pages, spin, token: 0, application })
+        Ok(elver_ring::Options { there, back, huge_pages, spin, policy, token: 0, application })
     }
 }
 
@@ -69,22 +73,30 @@ pub struct ListenerOptions {
     pub spin: Duration,
     /// As [`Options::huge_pages`].
     pub huge_pages: bool,
+    /// As [`Options::policy`], for what the streams write that are accepted ([`elver_ring::ListenerOptions::policy`]).
+    pub policy: Policy,
 }
 
 impl Default for ListenerOptions {
     /// 16 MiB a stream.
     fn default() -> ListenerOptions {
-        let Options { nodelay, spin, huge_pages, .. } = Options::default();
-        ListenerOptions { buffer_bytes_max: 16 << 20, nodelay, spin, huge_pages }
+        let Options { nodelay, spin, huge_pages, policy, .. } = Options::default();
+        ListenerOptions { buffer_bytes_max: 16 << 20, nodelay, spin, huge_pages, policy }
     }
 }
 
 impl ListenerOptions {
     pub(crate) fn ring(&self) -> elver_ring::ListenerOptions {
-        let ListenerOptions { buffer_bytes_max: ring_bytes_max, spin, huge_pages, .. } = *self;
-        let application = APPLICATION;
-        let default = elver_ring::ListenerOptions::default();
-        elver_ring::ListenerOptions { ring_bytes_max, huge_pages, spin, application, ..default }
+        let ListenerOptions { buffer_bytes_max: ring_bytes_max, spin, huge_pages, policy, .. } =
+            *self;
+        elver_ring::ListenerOptions {
+            ring_bytes_max,
+            huge_pages,
+            spin,
+            policy,
+            application: APPLICATION,
+            ..elver_ring::ListenerOptions::default()
+        }
     }
 }
 

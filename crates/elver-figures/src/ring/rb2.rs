@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use elver::{Gid, Session};
+use elver::{Gid, Policy, Session};
 use elver_console::Failure;
 use elver_ring::{Config, Ends, Listener, ListenerOptions, Options, Sender, Wire, connect};
 use elver_testbed::pair::Client;
@@ -25,12 +25,15 @@ pub(crate) struct Setting {
     /// Messages are copied into the ring and out of it.
     pub(crate) copies: bool,
     pub(crate) huge_pages: bool,
+    /// What carries both rings.
+    pub(crate) policy: Policy,
 }
 
 impl Setting {
     /// All that RB² does, with slots from ordinary pages.
     pub(crate) fn of(config: Config) -> Setting {
-        Setting { config, elastic: true, copies: false, huge_pages: false }
+        let policy = Policy::Shared;
+        Setting { config, elastic: true, copies: false, huge_pages: false, policy }
     }
 
     /// Where one message is under way: nothing is batched but the head, which is pushed lazily unless it is
@@ -44,8 +47,9 @@ impl Setting {
 
     /// Both ends look for as long as it takes.
     fn options(&self, back: Config) -> Options {
-        let Setting { config: there, huge_pages, .. } = *self;
-        Options { there, back, huge_pages, spin: Duration::from_secs(1), ..Options::default() }
+        let Setting { config: there, huge_pages, policy, .. } = *self;
+        let spin = Duration::from_secs(1);
+        Options { there, back, huge_pages, spin, policy, ..Options::default() }
     }
 
     /// A buffer of the program's own, for what is copied.
@@ -76,6 +80,7 @@ fn accept(session: &Session, client: &Client, setting: &Setting) -> Result<(List
         ring_bytes_max: 1 << 30,
         spin: Duration::from_secs(1),
         huge_pages: setting.huge_pages,
+        policy: setting.policy,
         ..ListenerOptions::default()
     };
     let listener = Listener::bind(session, PORT, allowed)?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{TestNode, both_ways_at, cluster, config, content, together};
+use elver::Policy;
 use elver_msg::{Error, Options, Source, TAG_MAX, Tag};
 
 #[test]
@@ -54,6 +55,34 @@ fn any_source_takes_each_rank_s_in_its_order() {
         assert_eq!(next[1..], [EACH; 4]);
         group.finish().unwrap();
     });
+}
+
+/// Each rank by an RC queue pair of its own to each other one.
+#[test]
+fn messages_go_by_leases() {
+    let (meta, other) = cluster(12);
+    let options = Options { policy: Policy::Leased, ..Options::default() };
+    let nodes = [&meta, &other];
+    let leased = together(&nodes, 3, options, |group| {
+        let (rank, size) = (group.rank(), group.size());
+        for peer in (0..size).filter(|peer| *peer != rank) {
+            group.send(peer, 1, &rank.to_le_bytes()).unwrap();
+        }
+        for peer in (0..size).filter(|peer| *peer != rank) {
+            let mut bytes = [0; 4];
+            group.recv(peer, 1, &mut bytes).unwrap();
+            assert_eq!(u32::from_le_bytes(bytes), peer);
+        }
+        // Each has its own until all have looked.
+        group.barrier().unwrap();
+        let vqps = nodes[rank as usize % 2].thread.status().unwrap().vqps;
+        let leased = vqps.iter().filter(|vqp| vqp.via.as_deref() == Some("leased")).count();
+        group.barrier().unwrap();
+        group.finish().unwrap();
+        leased
+    });
+    // Two ranks at the first node, with two peers each, and one at the other.
+    assert_eq!(leased, [4, 2, 4]);
 }
 
 /// A long message and a short one behind it, under one tag: the first one sent is the first received.

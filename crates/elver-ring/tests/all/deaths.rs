@@ -6,18 +6,21 @@ use std::time::{Duration, Instant};
 use std::sync::mpsc;
 
 use crate::common::{PLACE, TestNode, WAIT, cluster, config, session_at};
-use elver::{Gid, Session};
+use elver::{Gid, Policy, Session};
 use elver_ring::{Carrier, Config, Ends, Error, Listener, ListenerOptions, Options, connect};
 use elver_testkit::{Launch, Process, Role, hears_within_a_second, role, stay};
 
 /// Of the cluster of which a host dies.
 const GROUP: u8 = 12;
 
-/// Connects, sends one message and a part of a batch, and does nothing more.
-fn linger(session: &Session, gid: Gid, port: u16) {
+/// Connects by a policy, sends one message and a part of a batch, and does nothing more.
+fn linger(session: &Session, gid: Gid, knows: &str) {
+    let (port, policy) = knows.split_once(' ').unwrap();
+    let policy = Policy::from_code(policy.parse().unwrap()).unwrap();
     // So that the first one is told, and of the others their slots are there.
     let config = Config { alpha: 8, beta: 2, ..Config::default() };
-    let mut ends = connect(session, gid, port, Options::both(config), WAIT).unwrap();
+    let options = Options { policy, ..Options::both(config) };
+    let mut ends = connect(session, gid, port.parse().unwrap(), options, WAIT).unwrap();
     ends.sender.send(b"told", WAIT).unwrap();
     ends.sender.flush().unwrap();
     while ends.sender.carrier().advances() == 0 {
@@ -33,7 +36,7 @@ fn linger(session: &Session, gid: Gid, port: u16) {
 fn process_that_is_a_peer() {
     let Some(Role { socket, knows }) = role() else { return };
     let session = Session::connect(socket).unwrap();
-    linger(&session, session.gid(), knows.parse().unwrap());
+    linger(&session, session.gid(), &knows);
 }
 
 /// Not a test of its own: a peer with a node of its own, which dies with it, as a host does.
@@ -44,24 +47,31 @@ fn process_that_is_a_host() {
     let session = session_at(&node);
     // Nobody does it when this is killed.
     std::fs::remove_file(&node.path).unwrap();
-    linger(&session, PLACE.address(GROUP, 1).into(), knows.parse().unwrap());
+    linger(&session, PLACE.address(GROUP, 1).into(), &knows);
 }
 
 /// A process that runs one of these tests, when it is ready.
-fn ready(test: &str, node: &TestNode, port: u16) -> Process {
+fn ready(test: &str, node: &TestNode, port: u16, policy: Policy) -> Process {
     let test = format!("deaths::{test}");
-    let mut process = Launch::new(&test, &node.path).knows(port).start();
+    let knows = format!("{port} {}", policy.code());
+    let mut process = Launch::new(&test, &node.path).knows(knows).start();
     assert_eq!(process.says(), "ready");
     process
 }
 
-/// Reads what was told, kills the peer, and hears of it; after which time.
-fn hears(node: &TestNode, peer: &str, hear: fn(&mut Ends) -> Result<(), Error>) -> Duration {
+/// Reads what was told, kills the peer, and hears of it; after which time. Both ends go by a policy.
+fn hears(
+    node: &TestNode,
+    peer: &str,
+    policy: Policy,
+    hear: fn(&mut Ends) -> Result<(), Error>,
+) -> Duration {
     let session = session_at(node);
-    let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let options = ListenerOptions { policy, ..ListenerOptions::default() };
+    let listener = Listener::bind(&session, 0, options).unwrap();
     let port = listener.port();
     let (mut ends, process) = std::thread::scope(|scope| {
-        let process = scope.spawn(|| ready(peer, node, port));
+        let process = scope.spawn(|| ready(peer, node, port, policy));
         (listener.accept(WAIT).unwrap(), process.join().unwrap())
     });
     process.kill();
@@ -97,7 +107,9 @@ fn sends(ends: &mut Ends) -> Result<(), Error> {
 fn a_process_that_is_killed_is_missed() {
     let node = TestNode::start(config(11, 1));
     for hear in [sleeps, polls, sends] {
-        hears_within_a_second(|| hears(&node, "process_that_is_a_peer", hear));
+        for policy in [Policy::Shared, Policy::Leased] {
+            hears_within_a_second(|| hears(&node, "process_that_is_a_peer", policy, hear));
+        }
     }
 }
 
@@ -106,7 +118,9 @@ fn a_process_that_is_killed_is_missed() {
 fn a_host_that_dies_is_missed() {
     let (meta, _other) = cluster(GROUP);
     for hear in [sleeps as fn(&mut Ends) -> _, polls, sends] {
-        hears_within_a_second(|| hears(&meta, "process_that_is_a_host", hear));
+        for policy in [Policy::Shared, Policy::Leased] {
+            hears_within_a_second(|| hears(&meta, "process_that_is_a_host", policy, hear));
+        }
     }
 }
 

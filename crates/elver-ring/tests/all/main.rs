@@ -10,6 +10,7 @@ mod hostile;
 mod in_parts;
 mod lossless;
 mod memory_orders;
+mod policies;
 mod protocol;
 mod rings;
 mod rules;

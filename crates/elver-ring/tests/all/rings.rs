@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::common::{TestNode, WAIT, both_ways_at, cluster, config, content, pair};
+use crate::common::{TestNode, WAIT, both_ways_at, cluster, config, content, pair, pair_of};
+use elver::Policy;
 use elver_random::Rng;
-use elver_ring::{Config, Ends, Error, Options};
+use elver_ring::{Config, Ends, Error, ListenerOptions, Options};
 
 const MESSAGES: u64 = 3_000;
 
@@ -101,12 +102,13 @@ fn messages_go_both_ways_between_two_nodes() {
 #[test]
 fn who_sleeps_is_woken() {
     const ROUNDS: u64 = 200;
-    both_ways_at(3, true, |node| {
+    let way = |node: &TestNode, policy: Policy| {
         // It sleeps at once.
         let options = Options { spin: Duration::ZERO, ..Options::default() };
-        pair(
+        let taken = ListenerOptions { policy, ..ListenerOptions::default() };
+        pair_of(
             (node, node),
-            options,
+            (taken, options),
             |_listener, mut ends| {
                 let (mut answered, mut naps, mut wakings) = (0, 0, 0);
                 while let Some(message) = ends.receiver.recv(WAIT).unwrap() {
@@ -139,6 +141,11 @@ fn who_sleeps_is_woken() {
                 assert!(ends.receiver.recv(WAIT).unwrap().is_none());
             },
         );
+    };
+    // Wakings go by the VQP of the rings, or beside it.
+    both_ways_at(3, true, |node| {
+        way(node, Policy::Shared);
+        way(node, Policy::Leased);
     });
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::{
     Serving, TestNode, WAIT, both_ways_at, cluster, config, content, serve, session_at,
 };
+use elver::Policy;
 use elver_rpc::{
     Client, ClientOptions, Code, Executed, Limits, Method, Responder, Server, ServerOptions, Sink,
     Source, Status,
@@ -77,6 +78,30 @@ fn served(group: u8, options: ServerOptions) -> (TestNode, Serving) {
     let node = TestNode::start(config(group, 1));
     let serving = serve(&node, options, methods);
     (node, serving)
+}
+
+/// Clients and server by an RC queue pair of each connection's own: who connects while the server sleeps is answered.
+#[test]
+fn calls_go_by_leases_at_both_ends() {
+    let (one, other) = cluster(12);
+    let mut options = ServerOptions::default();
+    options.listener.policy = Policy::Leased;
+    let server = serve(&one, options, |server| {
+        server.on(ADD, |(one, other), _| Ok(one + other));
+    });
+    let session = session_at(&other);
+    let mut options = ClientOptions::default();
+    options.ring.policy = Policy::Leased;
+    let clients = [(); 2]
+        .map(|()| Client::connect(&session, server.gid, server.port, options, WAIT).unwrap());
+    for client in &clients {
+        assert_eq!(client.call(ADD, &(3, 4), WAIT).unwrap(), 7);
+    }
+    for node in [&one, &other] {
+        let vqps = node.thread.status().unwrap().vqps;
+        let leased = vqps.iter().filter(|vqp| vqp.via.as_deref() == Some("leased")).count();
+        assert_eq!(leased, 2, "{vqps:?}");
+    }
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! Streams between sessions: on one node and between two.
 
 use std::io::{BufRead, BufReader, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::common::{
     SMALL, TestNode, WAIT, beside, both_ways_at, byte, cluster, config, pair, session_at,
 };
-use elver::Session;
+use elver::{Policy, Session};
 use elver_random::Rng;
-use elver_stream::{Interest, Options, Shutdown, Stream};
+use elver_stream::{Interest, Listener, ListenerOptions, Options, Shutdown, Stream};
 use elver_testkit::wait_for;
 
 /// A random length, most of them short.
@@ -129,6 +130,42 @@ fn both_ways(nodes: (&TestNode, &TestNode), options: Options, total: u64, seed: 
         },
         move |_session, stream| run(stream, 2, 1),
     );
+}
+
+/// Each end by an RC queue pair of its own.
+#[test]
+fn streams_go_by_leases_at_both_ends() {
+    let (one, other) = cluster(12);
+    let policy = Policy::Leased;
+    let taken = ListenerOptions { policy, ..ListenerOptions::default() };
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let session = session_at(&one);
+            let listener = Listener::bind(&session, 0, taken).unwrap();
+            tell.send(listener.port()).unwrap();
+            let mut stream = listener.accept(WAIT).unwrap();
+            assert_eq!(stream.peer_gid().unwrap(), other.gid);
+            let mut said = Vec::new();
+            stream.read_to_end(&mut said).unwrap();
+            stream.write_all(&said).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+        });
+        let port = told.recv().unwrap();
+        let options = Options { policy, ..Options::default() };
+        let mut stream =
+            Stream::connect(&session_at(&other), one.gid, port, options, WAIT).unwrap();
+        stream.write_all(b"by a lease").unwrap();
+        // Before the other end says anything.
+        for node in [&one, &other] {
+            let vqps = node.thread.status().unwrap().vqps;
+            assert!(vqps.iter().any(|vqp| vqp.via.as_deref() == Some("leased")), "{vqps:?}");
+        }
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).unwrap();
+        assert_eq!(heard, b"by a lease");
+    });
 }
 
 #[test]

@@ -39,11 +39,21 @@ pub fn pair(
     listens: impl FnOnce(Listener, Ends) + Send,
     connects: impl FnOnce(Session, Ends) + Send,
 ) {
+    pair_of(nodes, (ListenerOptions::default(), options), listens, connects);
+}
+
+/// As [`pair`], with options of the listener's.
+pub fn pair_of(
+    nodes: (&TestNode, &TestNode),
+    (taken, options): (ListenerOptions, Options),
+    listens: impl FnOnce(Listener, Ends) + Send,
+    connects: impl FnOnce(Session, Ends) + Send,
+) {
     let (tell, told) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let session = session_at(nodes.0);
-            let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+            let listener = Listener::bind(&session, 0, taken).unwrap();
             tell.send(listener.port()).unwrap();
             let ends = listener.accept(WAIT).unwrap();
             listens(listener, ends);

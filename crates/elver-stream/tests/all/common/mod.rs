@@ -3,8 +3,8 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use elver::Session;
 pub use elver::node::config::Config as NodeConfig;
+use elver::{Policy, Session};
 use elver_stream::{Connecting, Listener, ListenerOptions, Options, Stream};
 use elver_testkit::{Place, wait_for};
 
@@ -40,6 +40,7 @@ pub const SMALL: Options = Options {
     nodelay: false,
     spin: Duration::from_micros(100),
     huge_pages: false,
+    policy: Policy::Shared,
 };
 
 /// Both ends of a stream, each on a thread with a session of its own: who listens, and who connects.

@@ -1,0 +1,118 @@
+//! Greetings that a listener takes, and whose answer waits until a VQP of the listener's own is connected to who has sent
+//! them ([`crate::ListenerOptions::policy`]).
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use elver::{Connecting, Policy, Session, Vqp, VqpOptions};
+
+use crate::Error;
+use crate::connect::by;
+use crate::error::Refusal;
+use crate::greeting::Place;
+use crate::inbox::Bell;
+use crate::protocol::Config;
+use crate::shares::Share;
+use crate::wire::SENDS_MAX;
+
+/// VQPs that are being connected at a time: others wait in the inbox, which has its bound.
+const UNDER_WAY_MAX: usize = 64;
+/// How long one of them is waited for before the others, and what else came, are looked at.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What somebody asks for, which may be.
+pub(crate) struct Answer {
+    /// The VQP back to it.
+    pub(crate) source: Vqp,
+    pub(crate) there: Config,
+    pub(crate) back: Config,
+    pub(crate) peer: Place,
+    pub(crate) token: u64,
+    pub(crate) share: Share,
+    pub(crate) bell: Bell,
+}
+
+/// What can be answered now.
+pub(crate) struct Due {
+    pub(crate) answer: Answer,
+    pub(crate) vqp: Result<Vqp, Refusal>,
+}
+
+/// Those that wait.
+#[derive(Default)]
+pub(crate) struct Answering(RefCell<Vec<UnderWay>>);
+
+struct UnderWay {
+    answer: Answer,
+    vqp: Vqp,
+    asked: Connecting,
+}
+
+impl Answering {
+    pub(crate) fn has_room(&self) -> bool {
+        self.0.borrow().len() < UNDER_WAY_MAX
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
+    /// Begins to connect a VQP to the node of who asks. It is for WRITEs alone, and goes to no port.
+    pub(crate) fn begin(
+        &self,
+        session: &Session,
+        answer: Answer,
+        policy: Policy,
+    ) -> Result<(), Refusal> {
+        let options =
+            VqpOptions { max_send_wr: SENDS_MAX + 1, max_recv_wr: 1, ..VqpOptions::default() };
+        let asked = session.create_vqp(options).and_then(|vqp| {
+            let asked = vqp.qconnect_start(answer.share.gid(), 0, by(policy))?;
+            Ok((vqp, asked))
+        });
+        let (vqp, asked) = asked.map_err(|_| Refusal::Connection)?;
+        self.0.borrow_mut().push(UnderWay { answer, vqp, asked });
+        Ok(())
+    }
+
+    /// The next that can be answered: by a VQP, or with a refusal.
+    pub(crate) fn next(&self) -> Result<Option<Due>, Error> {
+        let mut ended = None;
+        for (at, one) in self.0.borrow().iter().enumerate() {
+            let connected = match one.asked.poll() {
+                Ok(None) => continue,
+                Ok(Some(_)) => Ok(()),
+                Err(elver::Error::Refused { .. }) => Err(Refusal::Connection),
+                Err(error) => return Err(error.into()),
+            };
+            ended = Some((at, connected));
+            break;
+        }
+        let Some((at, connected)) = ended else { return Ok(None) };
+        let UnderWay { answer, vqp, .. } = self.0.borrow_mut().remove(at);
+        Ok(Some(Due { answer, vqp: connected.map(|()| vqp) }))
+    }
+
+    /// Waits for one of them, at most so long; false if none is under way.
+    pub(crate) fn wait(&self, at_most: Option<Duration>) -> Result<bool, Error> {
+        let under_way = self.0.borrow();
+        let Some(first) = under_way.first() else { return Ok(false) };
+        match first.asked.wait(Some(at_most.unwrap_or(LOOK).min(LOOK))) {
+            // What became of it is told to who asks for the next.
+            Ok(_) | Err(elver::Error::TimedOut | elver::Error::Refused { .. }) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether one can be answered.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_due(&self) -> bool {
+        self.0.borrow().iter().any(|one| !matches!(one.asked.poll(), Ok(None)))
+    }
+
+    /// Answers none of them: who has sent them.
+    pub(crate) fn give_up(&self) -> Vec<Vqp> {
+        let given_up = self.0.take();
+        given_up.into_iter().map(|one| one.answer.source).collect()
+    }
+}
