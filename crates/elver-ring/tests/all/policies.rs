@@ -83,7 +83,7 @@ fn fits(policy: Policy, via: Option<Via>) -> bool {
 
 #[test]
 fn rings_go_by_each_policy_at_each_end_between_two_nodes() {
-    let (one, other) = PLACE.cluster(20, |_| ());
+    let (one, other) = PLACE.cluster(70, |_| ());
     for here in POLICIES {
         for there in [Policy::Shared, here] {
             let via = backed((&one, &other), (here, there));
@@ -96,7 +96,7 @@ fn rings_go_by_each_policy_at_each_end_between_two_nodes() {
 
 #[test]
 fn rings_go_by_each_policy_at_both_ends_on_one_host() {
-    both_ways_at(21, true, |node| {
+    both_ways_at(71, true, |node| {
         for policy in POLICIES {
             let via = backed((node, node), (policy, policy));
             assert!(via.iter().all(|via| fits(policy, *via)), "{policy:?}: {via:?}");
@@ -109,7 +109,7 @@ fn rings_go_by_each_policy_at_both_ends_on_one_host() {
 fn shared_rings_go_over_dc_and_move_to_rc_where_their_peer_is_hot() {
     let cluster = |group, edit: fn(&mut NodeConfig)| PLACE.cluster(group, edit);
     let shared = (Policy::Shared, Policy::Shared);
-    let (one, other) = cluster(22, |config| config.transfer.rc_qps_max = 0);
+    let (one, other) = cluster(72, |config| config.transfer.rc_qps_max = 0);
     for via in backed((&one, &other), shared) {
         assert!(matches!(via, Some(Via::DcCached | Via::DcLookup)), "{via:?}");
     }
@@ -117,7 +117,7 @@ fn shared_rings_go_over_dc_and_move_to_rc_where_their_peer_is_hot() {
         let core = node.thread.status().unwrap().core;
         assert_eq!((core["links_made"], core["transfers_to_rc"]), (0, 0));
     }
-    let (one, other) = cluster(23, |config| config.transfer.hot_ops = 16);
+    let (one, other) = cluster(73, |config| config.transfer.hot_ops = 16);
     assert_eq!(backed((&one, &other), shared), [Some(Via::Rc); 2]);
     let moved = |node: &TestNode| node.thread.status().unwrap().core["transfers_to_rc"];
     assert!(moved(&one) + moved(&other) > 0);
@@ -168,8 +168,8 @@ fn serves(node: &TestNode, policy: Policy, calls: impl FnOnce(&TestNode, u16)) -
 /// policy, or one by the same when another has gone.
 #[test]
 fn a_lease_that_is_refused_is_told_to_who_connects() {
-    let (one, other) = PLACE.cluster(24, |_| ());
-    let third = PLACE.member(24, 3, few_leases);
+    let (one, other) = PLACE.cluster(74, |_| ());
+    let third = PLACE.member(74, 3, few_leases);
     drop(other);
     let [accepted, refused] = serves(&one, Policy::Shared, |one, port| {
         let session = session_at(&third);
@@ -195,8 +195,8 @@ fn a_lease_that_is_refused_is_told_to_who_connects() {
 /// A listener that gets no lease says so to who connects, and takes others when it has one.
 #[test]
 fn a_lease_that_is_refused_to_the_listener_is_told_to_who_connects() {
-    let (meta, _other) = PLACE.cluster(25, |_| ());
-    let third = PLACE.member(25, 3, few_leases);
+    let (meta, _other) = PLACE.cluster(75, |_| ());
+    let third = PLACE.member(75, 3, few_leases);
     let [accepted, refused] = serves(&third, Policy::Leased, |third, port| {
         let session = session_at(&meta);
         let mut first = connects(&session, third, port, Policy::Shared).unwrap();
@@ -217,7 +217,7 @@ fn a_lease_that_is_refused_to_the_listener_is_told_to_who_connects() {
 /// What the node tells of the VQP that wakes is taken with the rings': else no wait of its session would ever sleep.
 #[test]
 fn a_listener_s_end_takes_what_both_of_its_vqps_have() {
-    let node = TestNode::start(config(26, 1));
+    let node = TestNode::start(config(76, 1));
     let taken = ListenerOptions { policy: Policy::Leased, ..ListenerOptions::default() };
     let (tell, told) = mpsc::channel();
     let listens = move |_, mut ends: Ends| {
@@ -236,7 +236,7 @@ fn a_listener_s_end_takes_what_both_of_its_vqps_have() {
 /// Two who connect are accepted in a task, each when its lease is there.
 #[test]
 fn leased_pairs_are_accepted_in_tasks() {
-    let (one, other) = PLACE.cluster(29, |_| ());
+    let (one, other) = PLACE.cluster(77, |_| ());
     let (tell, told) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
