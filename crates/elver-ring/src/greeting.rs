@@ -138,6 +138,8 @@ impl Greeting {
     }
 }
 
+/// The message that wakes who connected.
+pub(crate) const WAKING: &[u8] = &[1];
 /// Bytes of a waking to a port.
 const WAKING_BYTES: usize = 9;
 

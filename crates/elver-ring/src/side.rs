@@ -6,7 +6,7 @@ use std::cell::Cell;
 use elver::{Completed, Payload, SendFlags, SendOp, SendWr, Vqp, Wc};
 
 use crate::Error;
-use crate::wire::WAKING;
+use crate::greeting::WAKING;
 
 /// Of so many wakings one is signalled, so that the send queue never fills with those of which nobody hears.
 const SIGNALLED: u64 = 8;

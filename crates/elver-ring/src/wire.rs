@@ -27,7 +27,7 @@ use elver::{
 
 use crate::Error;
 use crate::carrier::{self, Carrier, Pause, WRITES_MAX, Write};
-use crate::greeting::Place;
+use crate::greeting::{Place, WAKING};
 use crate::inbox::Bell;
 use crate::memory::Slots;
 use crate::ringer::Ringer;
@@ -48,8 +48,6 @@ pub(crate) const SENDS_MAX: u32 = 127;
 /// Of so many WRs one at least is signalled, so that the send queue never fills with those of which nobody
 /// hears.
 const UNSIGNALLED_MAX: u64 = 32;
-/// Bytes of a waking to who connected.
-pub(crate) const WAKING: &[u8] = &[1];
 /// Receives for wakings.
 pub(crate) const BELLS: u32 = 8;
 /// Bytes of each, which a greeting fits too.

@@ -1,6 +1,6 @@
 //! Bugs to plant: a model that does not catch them is worth nothing.
 
-use elver_sim::{Plantable, canaries};
+use elver_sim::{Fault, Plantable, canaries};
 
 canaries! {
     "ring";
@@ -18,10 +18,33 @@ canaries! {
     ReadTwice = "read-twice",
     /// A message is lost between the ring and its reader.
     MessageLost = "message-lost",
+    /// Completions that nobody took for a while are gone.
+    CompletionsLost = "completions-lost",
+    /// Memory that a process has given back stays open to its peer.
+    KeptOpen = "kept-open",
+    /// Memory is said to be the process's alone again as soon as it is given back.
+    ClosedEarly = "closed-early",
+    /// A node takes packets for its peer's that come from elsewhere.
+    UncheckedSource = "unchecked-source",
+}
+
+impl Canary {
+    /// The fault without which it does not show.
+    pub(crate) fn needs(self) -> Option<Fault> {
+        match self {
+            Canary::CompletionsLost => Some(Fault::CqOverflow),
+            Canary::KeptOpen | Canary::ClosedEarly => Some(Fault::Deregister),
+            Canary::UncheckedSource => Some(Fault::Forge),
+            _ => None,
+        }
+    }
 }
 
 impl Plantable for Canary {
     fn percent(self) -> u32 {
-        30
+        match self.needs() {
+            None => 30,
+            Some(_) => 100,
+        }
     }
 }

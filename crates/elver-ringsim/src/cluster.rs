@@ -9,6 +9,7 @@ use elver_verbs::Time;
 
 use crate::model::{Violation, broken};
 use crate::plan::Plan;
+use crate::strange::Deaf;
 
 /// Where every node listens: connecting needs somebody to connect to.
 pub(crate) const PORT: u16 = 7;
@@ -22,6 +23,11 @@ pub(crate) fn refused(what: &str, error: impl std::fmt::Display) -> Violation {
     Violation(format!("{what} was refused: {error}"))
 }
 
+/// A node's address.
+pub(crate) fn address(node: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, node as u8 + 1))
+}
+
 pub(crate) struct Node {
     /// Which of the nodes that stood here it is.
     pub(crate) boot: u32,
@@ -33,6 +39,10 @@ pub(crate) struct Node {
     rests_until: Time,
     /// When it comes back, while it is down.
     up_at: Option<Time>,
+    /// When it goes down, since it has lost its DC target.
+    pub(crate) doomed: Option<Time>,
+    /// While its processes take no completions.
+    pub(crate) deaf: Option<Deaf>,
 }
 
 pub(crate) struct Cluster {
@@ -41,13 +51,13 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
     config: Config,
     device: elver_sim::Config,
+    completions: u32,
     rng: Rng,
 }
 
 impl Cluster {
     pub(crate) fn new(plan: &Plan, rng: &Rng, whole_trace: bool) -> Result<Cluster, Violation> {
-        let host = |node: usize| IpAddr::V4(Ipv4Addr::new(10, 0, 0, node as u8 + 1));
-        let addresses = (0..plan.nodes).map(host).collect();
+        let addresses = (0..plan.nodes).map(address).collect();
         let net = SimNet::new(addresses, &plan.faults, rng.split("net").next_u64());
         if whole_trace {
             net.keep_whole_trace();
@@ -59,6 +69,8 @@ impl Cluster {
             called: false,
             rests_until: Time::ZERO,
             up_at: None,
+            doomed: None,
+            deaf: None,
         };
         let mut cluster = Cluster {
             now: Time::ZERO,
@@ -66,6 +78,7 @@ impl Cluster {
             nodes: (0..plan.nodes).map(|_| node()).collect(),
             config: plan.config.clone(),
             device: plan.device.clone(),
+            completions: plan.strange.completions,
             rng: rng.split("boots"),
         };
         (0..plan.nodes).try_for_each(|node| cluster.boot(node))?;
@@ -76,9 +89,11 @@ impl Cluster {
     fn boot(&mut self, node: usize) -> Result<(), Violation> {
         let device = self.net.device(node, self.device.clone());
         let device = device.map_err(|error| refused("a device", error))?;
-        let core = SimCore::new(device, self.config.clone(), self.rng.next_u64(), self.now);
+        let here = self.time_at(node);
+        let core = SimCore::new(device, self.config.clone(), self.rng.next_u64(), here);
         let mut core = core.map_err(|error| refused("a core", error))?;
-        let client = core.client_open(ClientLimits::default());
+        let limits = ClientLimits { completions: self.completions, ..ClientLimits::default() };
+        let client = core.client_open(limits);
         let client = client.map_err(|error| refused("client_open", error))?;
         let listener = core.vqp_create(client, VqpInit::default());
         let listener = listener.map_err(|error| refused("vqp_create", error))?;
@@ -93,10 +108,11 @@ impl Cluster {
         for (other, there) in self.nodes.iter_mut().enumerate() {
             there.called = true;
             let Some(core) = &mut there.core else { continue };
+            let now = self.net.time_at(other);
             if other == node {
-                core.set_meta_servers(&[meta], self.now);
+                core.set_meta_servers(&[meta], now);
             } else {
-                core.node_changed(gid, Some(record), self.now);
+                core.node_changed(gid, Some(record), now);
             }
         }
         Ok(())
@@ -104,9 +120,14 @@ impl Cluster {
 
     /// A node goes down, with all that was in it, and comes back after some time.
     pub(crate) fn crash(&mut self, node: usize, for_ns: u64) {
-        self.nodes[node].core = None;
+        (self.nodes[node].core, self.nodes[node].doomed) = (None, None);
         self.nodes[node].up_at = Some(self.now.saturating_add_ns(for_ns));
         self.net.crash(node);
+    }
+
+    /// What a node's clock says.
+    pub(crate) fn time_at(&self, node: usize) -> Time {
+        self.net.time_at(node)
     }
 
     pub(crate) fn is_down(&self, node: usize) -> bool {
@@ -147,10 +168,12 @@ impl Cluster {
     /// When a node runs next, or comes back.
     fn wakes_at(&mut self, node: usize) -> Option<Time> {
         let stalled = self.net.stalled_until(node);
+        let ahead = self.time_at(node).ns_since(self.now);
         let place = &mut self.nodes[node];
         let Some(core) = &mut place.core else { return place.up_at };
         let called = place.called.then_some(self.now);
-        let due = [called, core.device().wake_at(), core.poll_timeout()];
+        let timeout = core.poll_timeout().map(|due| Time(due.0.saturating_sub(ahead)));
+        let due = [called, core.device().wake_at(), timeout];
         let due = due.into_iter().flatten().min()?;
         Some(due.max(stalled).max(place.rests_until))
     }
@@ -174,11 +197,12 @@ impl Cluster {
     }
 
     fn run(&mut self, node: usize) -> Result<(), Violation> {
+        let here = self.time_at(node);
         let place = &mut self.nodes[node];
         let Some(core) = &mut place.core else { return Ok(()) };
         place.called = false;
         let mut runs = 0;
-        while core.poll(self.now) {
+        while core.poll(here) {
             runs += 1;
             if runs > RUNS_MAX {
                 broken!("node {node} never rests");

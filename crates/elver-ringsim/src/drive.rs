@@ -2,9 +2,10 @@
 //! ask for.
 
 use elver_ring::protocol::{Refused, Transmission};
+use elver_sim::Fault;
 
 use crate::canary::Canary;
-use crate::end::{Held, Write};
+use crate::end::{Held, Posted, Write};
 use crate::model::{Violation, broken};
 use crate::world::{EndIx, World, peer_of};
 
@@ -21,13 +22,13 @@ impl World {
                 1 | 2 => self.acting.below(max + 1),
                 _ => self.acting.below(max.min(SHORT) + 1),
             };
+            let now_ns = self.time_of(end).0;
             let here = &mut self.ends[end];
             let frame = match here.sender.reserve(len as usize) {
                 Ok(frame) => frame,
                 Err(Refused::Full | Refused::Ended | Refused::Deaf) => break,
                 Err(refused) => broken!("end {end} cannot send: {refused}"),
             };
-            let now_ns = self.cluster.now.0;
             let bytes = self.ways[end].next(end as u64, len as u32);
             here.fill(&frame, &bytes);
             here.sender.commit(&frame, now_ns);
@@ -41,7 +42,7 @@ impl World {
         if !self.may_act(end) {
             return Ok(());
         }
-        let now_ns = self.cluster.now.0;
+        let now_ns = self.time_of(end).0;
         let here = &mut self.ends[end];
         here.sender.handle_time(now_ns);
         if let Err(fault) = here.sender.head_is(here.head_word()) {
@@ -140,21 +141,35 @@ impl World {
     }
 
     fn post(&mut self, end: EndIx, writes: &[Write]) -> Result<bool, Violation> {
-        let (peer, now) = (self.ends[peer_of(end)].place(), self.now());
+        let (peer, now) = (self.ends[peer_of(end)].place(), self.time_of(end));
         if !self.may_act(end) {
             return Ok(false);
         }
         let here = &mut self.ends[end];
-        self.cluster.called(here.node);
-        match self.cluster.core(here.node) {
-            Some(at) => here.post(at, peer, writes, now),
-            None => Ok(false),
+        let Some(at) = self.cluster.core(here.node) else { return Ok(false) };
+        let before = here.posted();
+        let posted = here.post(at, peer, writes, now)?;
+        // Who has posted nothing has called for nothing.
+        if here.posted() > before {
+            self.cluster.called(here.node);
+        }
+        match posted {
+            Posted::All => Ok(true),
+            Posted::Later => Ok(false),
+            Posted::Overflow => {
+                self.befell(Fault::CqOverflow, format_args!("end {end}"));
+                if !self.plan.strange.has(Fault::CqOverflow) {
+                    broken!("end {end} has no room for completions, which it takes");
+                }
+                self.over(end, "its completions have no room".into())?;
+                Ok(false)
+            }
         }
     }
 
     /// Asks whether the peer is there, if that was not asked for long.
     pub(crate) fn probe(&mut self, end: EndIx) -> Result<(), Violation> {
-        if self.ends[end].is_silent(self.now()) {
+        if self.ends[end].is_silent(self.time_of(end)) {
             self.post(end, &[Write::Probe])?;
         }
         Ok(())

@@ -24,6 +24,19 @@ const SENDS_MAX: u64 = 127;
 /// One that has not posted for so long asks whether its peer is there.
 const PROBE_NS: u64 = 5_000_000;
 
+/// The token of a deregistration that nobody asks about.
+pub(crate) const NOBODY: u64 = u64::MAX;
+
+/// What became of WRITEs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Posted {
+    All,
+    /// Not all: come back.
+    Later,
+    /// The process's completions have no room for theirs.
+    Overflow,
+}
+
 /// A WRITE to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Write {
@@ -87,6 +100,12 @@ pub(crate) struct End {
     pub(crate) last_tail: Option<u64>,
     posted_at: Time,
     pub(crate) vanished: bool,
+    /// Its process has given the memory back that the peer writes to.
+    pub(crate) given_back: bool,
+    /// It is registered.
+    is_open: bool,
+    /// How often that was written to when it was the process's alone again.
+    closed_at: Option<u64>,
 }
 
 impl End {
@@ -127,6 +146,9 @@ impl End {
             last_tail: None,
             posted_at: Time::ZERO,
             vanished: false,
+            given_back: false,
+            is_open: true,
+            closed_at: None,
         })
     }
 
@@ -148,6 +170,12 @@ impl End {
         Place { slots: RemoteAddr { addr, rkey }, cells: RemoteAddr { addr: cells, rkey } }
     }
 
+    /// What a stranger would write to: its slots, and its words.
+    pub(crate) fn writable(&self) -> [RemoteAddr; 2] {
+        let Place { slots, cells } = self.place();
+        [slots, cells]
+    }
+
     /// Begins to connect; it is up already, or hears of it.
     pub(crate) fn connect(
         &mut self,
@@ -164,18 +192,42 @@ impl End {
         Ok(())
     }
 
-    /// Gives back what it has: nobody posts for it any more.
+    /// Gives back what it has: nobody posts for it any more. `own` is its number.
     pub(crate) fn part(
         &mut self,
         (core, client): (&mut SimCore, ClientId),
+        own: usize,
         now: Time,
     ) -> Result<(), Violation> {
         core.vqp_destroy(client, self.vqp, now).map_err(|error| refused("vqp_destroy", error))?;
-        for mr in [self.outgoing_mr, self.incoming_mr] {
-            let gone = core.dereg_mr(client, mr.lkey, 0, now);
-            gone.map_err(|error| refused("dereg_mr", error))?;
+        let gone = core.dereg_mr(client, self.outgoing_mr.lkey, NOBODY, now);
+        gone.map_err(|error| refused("dereg_mr", error))?;
+        if self.is_open {
+            self.give_back((core, client), own, now)?;
         }
         Ok(())
+    }
+
+    /// Gives the memory back that the peer writes to: it hears when that is its alone again.
+    pub(crate) fn give_back(
+        &mut self,
+        (core, client): (&mut SimCore, ClientId),
+        own: usize,
+        now: Time,
+    ) -> Result<(), Violation> {
+        self.is_open = false;
+        let gone = core.dereg_mr(client, self.incoming_mr.lkey, own as u64, now);
+        gone.map_err(|error| refused("dereg_mr", error))
+    }
+
+    /// What peers wrote to is its process's alone again: nobody writes to it from now on.
+    pub(crate) fn close(&mut self) {
+        self.closed_at = self.closed_at.or(Some(self.incoming.changes()));
+    }
+
+    /// Whether it was written to since.
+    pub(crate) fn is_spoilt(&self) -> bool {
+        self.closed_at.is_some_and(|closed_at| self.incoming.changes() != closed_at)
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -225,9 +277,9 @@ impl End {
         peer: Place,
         writes: &[Write],
         now: Time,
-    ) -> Result<bool, Violation> {
+    ) -> Result<Posted, Violation> {
         if self.posted - self.done + writes.len() as u64 > SENDS_MAX {
-            return Ok(false);
+            return Ok(Posted::Later);
         }
         for write in writes {
             let number = self.posted + 1;
@@ -260,8 +312,8 @@ impl End {
             let wr = SendWr { wr_id: number, op: SendOp::Write(to), flags, payload, dest: None };
             match core.post_send(client, self.vqp, &[wr], now) {
                 Ok(()) => {}
-                // It has failed, and that is on its way.
-                Err((_, PostError::State { .. })) => return Ok(false),
+                Err((_, PostError::State { .. })) => return Ok(Posted::Later),
+                Err((_, PostError::QueueFull { .. })) => return Ok(Posted::Overflow),
                 Err((_, error)) => return Err(refused("post_send", error)),
             }
             self.posted = number;
@@ -274,7 +326,12 @@ impl End {
                 self.last_tail = Some(value);
             }
         }
-        Ok(true)
+        Ok(Posted::All)
+    }
+
+    /// How many WRs it has posted.
+    pub(crate) fn posted(&self) -> u64 {
+        self.posted
     }
 
     /// Whether it has not posted for so long that it should ask whether its peer is there.

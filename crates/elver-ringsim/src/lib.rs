@@ -3,7 +3,9 @@
 //!
 //! [`run`] is a pure function of its seed. Pairs of ends come and go, over VQPs of all policies, between
 //! nodes and within one, with rings of all measures; they send, flush, read slowly, end and stop; the
-//! network loses, delays and damages packets and is cut, engines stand still, nodes crash. That is the
+//! network loses, delays and damages packets and is cut, engines stand still, nodes crash; clocks jump, memory is given
+//! back while peers write to it, nodes lose their DC target, completions are left where they are, and somebody forges
+//! ([`SWITCHED`]). That is the
 //! safety phase: whatever is read was sent, whole, once and in order, and does not change while it is read;
 //! no end takes the other for a liar; and a pair ends only for a reason. Then all faults end, and in the
 //! liveness phase everything that was sent must arrive, and an end whose peer is gone must learn of it.
@@ -18,17 +20,22 @@
 //! A [`Canary`] plants a bug, which the model must catch: [`run`] then fails.
 #![forbid(unsafe_code)]
 
+mod befall;
 mod canary;
 mod cluster;
 mod drive;
 mod end;
+mod forge;
+mod forger;
 mod model;
 mod options;
 mod plan;
 mod run;
+mod strange;
 mod world;
 
 pub use canary::Canary;
 pub use elver_sim::Failure;
 pub use options::{Acts, Options, Report};
-pub use run::run;
+pub use run::{run, run_under};
+pub use strange::SWITCHED;

@@ -2,6 +2,8 @@ use elver_core::{Config, Policy, QosConfig, TransferConfig};
 use elver_sim::{FaultPlan, Rng};
 use elver_verbs::Mtu;
 
+use crate::strange::Strange;
+
 /// How VQPs connect in a run.
 const POLICIES: [&[Policy]; 3] = [
     &[Policy::Shared],
@@ -42,10 +44,11 @@ pub(crate) struct Plan {
     pub(crate) policies: &'static [Policy],
     pub(crate) config: Config,
     pub(crate) device: elver_sim::Config,
+    pub(crate) strange: Strange,
 }
 
 impl Plan {
-    pub(crate) fn generate(rng: &mut Rng) -> Plan {
+    pub(crate) fn generate(rng: &mut Rng, strange: Strange) -> Plan {
         let mut config = config(rng);
         let late_memory_percent = rng.pick(&[0, 0, 0, 10, 100]);
         if late_memory_percent > 0 {
@@ -68,6 +71,7 @@ impl Plan {
             policies: rng.pick(&POLICIES),
             config,
             device: device(rng),
+            strange,
         }
     }
 

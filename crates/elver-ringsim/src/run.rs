@@ -1,7 +1,7 @@
 //! A run: a safety phase, in which anything may fail, and a liveness phase, in which all that was sent must
 //! arrive.
 
-use elver_sim::Failure;
+use elver_sim::{Failure, Fault};
 use elver_verbs::Time;
 
 use crate::model::{Violation, broken};
@@ -25,12 +25,25 @@ const BURST_MAX: u64 = 24;
 /// The rule that was broken, with the events that led to it. A run with a [`crate::Canary`] is
 /// good if it fails.
 pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
+    run_drawn(seed, options, None)
+}
+
+/// As [`run`], with these of the faults that runs have or have not ([`crate::SWITCHED`]), and none of the others.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_under(seed: u64, options: &Options, only: &[Fault]) -> Result<Report, Box<Failure>> {
+    run_drawn(seed, options, Some(only))
+}
+
+fn run_drawn(seed: u64, options: &Options, only: Option<&[Fault]>) -> Result<Report, Box<Failure>> {
     let fail = |virtual_ns, violation: String, trace, canary_strikes| {
         Box::new(Failure { seed, virtual_ns, violation, trace, canary_strikes })
     };
     // What only a core itself can have brought about ends the run, also in a build that goes on.
     elver_verbs::bug::stop_at_bugs();
-    let mut world = World::new(seed, options).map_err(|what| fail(0, what.0, Vec::new(), 0))?;
+    let mut world =
+        World::new(seed, options, only).map_err(|what| fail(0, what.0, Vec::new(), 0))?;
     match world.play() {
         Ok(()) => Ok(world.report(seed)),
         Err(what) => {
@@ -50,6 +63,7 @@ impl World {
             self.step()?;
         }
         self.note(format_args!("---- liveness"));
+        self.end_fates()?;
         self.cluster.net.heal();
         self.cluster.bring_back();
         self.healed = true;
@@ -64,6 +78,9 @@ impl World {
             self.over(end, "farewell".into())?;
         }
         self.run_until(self.now().saturating_add_ns(self.plan.patience_ns()))?;
+        if let Some(spoilt) = self.ends.iter().position(|end| end.is_spoilt()) {
+            broken!("end {spoilt} was written to when its memory was its alone again");
+        }
         for node in 0..self.plan.nodes {
             let Some((core, _)) = self.cluster.core(node) else { broken!("node {node} is down") };
             core.audit().map_err(|what| Violation(format!("node {node}: {what}")))?;
@@ -93,6 +110,9 @@ impl World {
 
     /// Does one thing that an end, an operator or fate does.
     fn step(&mut self) -> Result<(), Violation> {
+        if self.befall()? {
+            return Ok(());
+        }
         let faults = self.plan.faults;
         let any = self.meddling.index(self.plan.nodes);
         if self.meddling.percent(faults.partition_percent) {
@@ -171,6 +191,7 @@ impl World {
         if self.plan.memory_vanishes && self.meddling.percent(50) {
             self.ends[end].vanish();
             self.count("memory gone");
+            self.befell(Fault::Vanish, format_args!("end {end}"));
             let later = self.now().saturating_add_ns(self.meddling.between(1, 100_000));
             self.run_until(later)?;
             if self.ends[end].is_over() {
@@ -205,7 +226,7 @@ impl World {
             if !here.is_up() {
                 return Some(format!("end {end} is still connecting"));
             }
-            if self.ends[peer_of(end)].is_over() {
+            if self.ends[peer_of(end)].is_over() || self.ends[peer_of(end)].given_back {
                 return Some(format!("end {end} does not know that its peer is gone"));
             }
             let reader = &self.ends[peer_of(end)].receiver;
@@ -219,6 +240,10 @@ impl World {
             self.take_counters(node);
         }
         let net = &self.cluster.net;
+        let mut faults = net.faults();
+        for (fault, count) in &self.fate.faults {
+            *faults.entry(*fault).or_default() += count;
+        }
         Report {
             seed,
             nodes: self.plan.nodes,
@@ -226,7 +251,7 @@ impl World {
             read: self.ways.iter().map(|way| way.read).sum(),
             acts: self.acts.clone(),
             counters: self.counters.clone(),
-            faults: net.faults(),
+            faults,
             packets: net.packets(),
             virtual_ns: self.now().ns_since(Time::ZERO),
             canary_strikes: self.planter.struck(),

@@ -5,15 +5,16 @@ use std::fmt;
 
 use elver_core::{Completion, ConnectError, ConnectOptions, Event, VqpId};
 use elver_ring::protocol::Config;
-use elver_sim::{Journal, Planter, Rng};
+use elver_sim::{Fault, Journal, Planter, Rng};
 use elver_verbs::{Time, Wc, WcStatus};
 
 use crate::canary::Canary;
 use crate::cluster::Cluster;
-use crate::end::{End, Phase};
+use crate::end::{End, NOBODY, Phase};
 use crate::model::{Violation, Way, broken};
 use crate::options::{Acts, Options};
 use crate::plan::Plan;
+use crate::strange::{Fate, Strange};
 
 /// An end, by the order in which they came: the ends of a pair are neighbours.
 pub(crate) type EndIx = usize;
@@ -44,12 +45,19 @@ pub(crate) struct World {
     pub(crate) withheld_until: Time,
     /// Faults are over.
     pub(crate) healed: bool,
+    pub(crate) fate: Fate,
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, options: &Options) -> Result<World, Violation> {
+    /// Of the faults that runs have or have not, those that the seed draws, or `only` these.
+    pub(crate) fn new(
+        seed: u64,
+        options: &Options,
+        only: Option<&[Fault]>,
+    ) -> Result<World, Violation> {
         let root = Rng::new(seed);
-        let plan = Plan::generate(&mut root.split("plan"));
+        let strange = Strange::generate(&mut root.split("strange"), only, options.canary);
+        let plan = Plan::generate(&mut root.split("plan"), strange);
         let cluster = Cluster::new(&plan, &root, options.trace)?;
         Ok(World {
             plan,
@@ -67,11 +75,17 @@ impl World {
             looking: root.split("looking"),
             withheld_until: Time::ZERO,
             healed: false,
+            fate: Fate::new(&root),
         })
     }
 
     pub(crate) fn now(&self) -> Time {
         self.cluster.now
+    }
+
+    /// What the clock says of the host that an end is at.
+    pub(crate) fn time_of(&self, end: EndIx) -> Time {
+        self.cluster.time_at(self.ends[end].node)
     }
 
     pub(crate) fn note(&mut self, event: fmt::Arguments<'_>) {
@@ -115,7 +129,8 @@ impl World {
         for end in [first, first + 1] {
             let policy = self.acting.pick(self.plan.policies);
             let options = ConnectOptions { policy, uncached: self.acting.percent(10) };
-            let (now, gid) = (self.now(), self.cluster.net.gid(self.ends[peer_of(end)].node));
+            let (now, gid) =
+                (self.time_of(end), self.cluster.net.gid(self.ends[peer_of(end)].node));
             let node = self.ends[end].node;
             let Some(at) = self.cluster.core(node) else { broken!("node {node} is down") };
             self.ends[end].connect(at, gid, options, now)?;
@@ -159,9 +174,17 @@ impl World {
                     self.fails(end, format!("it failed: {cause}"))?;
                 }
                 Event::Warmed { .. } => broken!("node {node} was not asked to warm up"),
-                Event::Deregistered { .. } => self.count("region given back"),
+                Event::Deregistered { token, .. } => {
+                    self.count("region given back");
+                    if token != NOBODY {
+                        self.ends[token as usize].close();
+                    }
+                }
                 Event::GaveWay { .. } => self.count("accepted VQP gave way"),
             }
+        }
+        if self.cluster.nodes[node].deaf.is_some() {
+            return Ok(());
         }
         self.take_completions(node, boot)
     }
@@ -169,6 +192,17 @@ impl World {
     fn living_at(&self, node: usize, boot: u32, vqp: VqpId) -> Option<EndIx> {
         let end = self.by_vqp.get(&(node, boot, vqp)).copied()?;
         (!self.ends[end].is_over()).then_some(end)
+    }
+
+    /// A node's processes take what they have left, or some of them.
+    pub(crate) fn hear_at_last(&mut self, node: usize) -> Result<(), Violation> {
+        let boot = self.cluster.nodes[node].boot;
+        let lost = self.planter.strikes(Canary::CompletionsLost);
+        if lost && let Some((core, client)) = self.cluster.core(node) {
+            let blank = Completion { vqp: VqpId(0), source: None, wc: Wc::default() };
+            while core.poll_completions(client, &mut [blank; 16]) > 0 {}
+        }
+        self.take_completions(node, boot)
     }
 
     fn take_completions(&mut self, node: usize, boot: u32) -> Result<(), Violation> {
@@ -217,21 +251,22 @@ impl World {
         // What nobody answers fails when its retries are used up.
         let patience_ns = self.plan.retries_ns();
         let unanswered = self.withheld_until > Time::ZERO
-            && self.now() <= self.withheld_until.saturating_add_ns(patience_ns);
+            && self.heard_since(here.node) <= self.withheld_until.saturating_add_ns(patience_ns);
         // The meta server may be asked for the other.
         // A WRITE to memory that vanished breaks the queue pair that it shares with others, of whose WRs
         // nobody may know then whether they were executed.
         let vanished = |end: &End| end.vanished && [here.node, there.node].contains(&end.node);
-        let gone = there.is_over() || self.ends.iter().any(vanished);
-        gone || unanswered || disturbed(there.node) || disturbed(0)
+        let gone = there.is_over() || there.given_back || self.ends.iter().any(vanished);
+        gone || unanswered || self.leases_differ(here.node) || disturbed(there.node) || disturbed(0)
     }
 
     /// An end gives back what it has.
     pub(crate) fn over(&mut self, end: EndIx, what: String) -> Result<(), Violation> {
         self.note(format_args!("end {end} is over: {what}"));
         self.count("end over");
-        let now = self.now();
+        let now = self.time_of(end);
         self.living.retain(|living| *living != end);
+        let closed_early = self.planter.strikes(Canary::ClosedEarly);
         let here = &mut self.ends[end];
         here.phase = Phase::Over(what);
         let node = &self.cluster.nodes[here.node];
@@ -239,7 +274,10 @@ impl World {
             return Ok(());
         }
         let Some(at) = self.cluster.core(here.node) else { return Ok(()) };
-        here.part(at, now)?;
+        here.part(at, end, now)?;
+        if closed_early {
+            here.close();
+        }
         self.cluster.called(self.ends[end].node);
         Ok(())
     }
@@ -272,5 +310,21 @@ impl World {
     pub(crate) fn may_act(&self, end: EndIx) -> bool {
         let here = &self.ends[end];
         here.is_up() && !here.vanished && self.cluster.serves(here.node)
+    }
+
+    /// Whether leases may be over for one and not for another, or were when that came which is heard now.
+    pub(crate) fn leases_differ(&self, node: usize) -> bool {
+        self.fate.jumped_at.is_some() && self.heard_since(node) <= self.fate.apart_until
+    }
+
+    /// Since when what a node's processes hear now has been there.
+    pub(crate) fn heard_since(&self, node: usize) -> Time {
+        self.cluster.nodes[node].deaf.map_or(self.cluster.now, |deaf| deaf.since)
+    }
+
+    /// Notes and counts a fault.
+    pub(crate) fn befell(&mut self, fault: Fault, whom: fmt::Arguments<'_>) {
+        self.note(format_args!("fault: {fault}, {whom}"));
+        *self.fate.faults.entry(fault).or_default() += 1;
     }
 }

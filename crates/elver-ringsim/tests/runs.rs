@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use elver_ringsim::{Canary, Options, Report, run};
+use elver_ringsim::{Canary, Options, Report, SWITCHED, run, run_under};
 use elver_sim::Fault;
 
 /// Seeds that every change must pass here; CI runs more by `elver sim ring`.
 const SEEDS: u64 = 100;
+/// Seeds that have each of the faults that a seed has or has not.
+const SWITCHED_SEEDS: u64 = 100;
 /// Seeds within which each canary must have been caught.
 const CANARY_SEEDS: u64 = 60;
 
@@ -45,8 +47,27 @@ fn no_seed_breaks_a_rule_and_all_is_done() {
     assert!(read > 10_000 && read * 10 > sent * 7, "{read} read of {sent}");
     assert!(NEEDED.iter().all(|act| acts.contains_key(act)), "{acts:?}");
     assert!(COUNTED.iter().all(|name| counters[name] > 0), "{counters:?}");
-    let met = [Fault::Loss, Fault::Duplicate, Fault::Partition, Fault::SlowEngine, Fault::Crash];
-    assert!(met.iter().all(|fault| faults[fault] > 0), "{faults:?}");
+    assert!(Fault::ALL.iter().all(|fault| faults[fault] > 0), "{faults:?}");
+}
+
+/// Runs have each of them, or have it not: what is asked for alone is there alone.
+#[test]
+fn each_fault_that_is_switched_befalls_where_it_is_on() {
+    for chosen in SWITCHED.iter().map(Some).chain([None]) {
+        let only: Vec<Fault> = chosen.copied().into_iter().collect();
+        let mut faults: BTreeMap<Fault, u64> = BTreeMap::new();
+        for seed in 1..=SWITCHED_SEEDS {
+            let report = run_under(seed, &Options::default(), &only);
+            let injected = report.unwrap_or_else(|failure| panic!("{only:?}: {failure}")).faults;
+            injected
+                .into_iter()
+                .for_each(|(fault, count)| *faults.entry(fault).or_default() += count);
+        }
+        for fault in SWITCHED {
+            let befell = faults[&fault] > 0;
+            assert_eq!(befell, only.contains(&fault), "{fault} in runs with {only:?}: {faults:?}");
+        }
+    }
 }
 
 #[test]
