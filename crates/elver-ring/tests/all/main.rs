@@ -15,6 +15,7 @@ mod protocol;
 mod rings;
 mod rules;
 mod tasks;
+mod whole_orders;
 
 /// What is hot allocates nothing: `allocations` counts.
 #[global_allocator]
