@@ -38,8 +38,18 @@ const fn row(
 }
 
 const ROWS: [Row; 8] = [
-    row("Mooncake 0.3.13: its transfer engine by Python", "RC", 2 << 20, mooncake::moves),
-    row("Mooncake 0.3.13: transfer_engine_bench", "RC", 1 << 20, mooncake::bench),
+    row(
+        "Mooncake 0.3.13: its transfer engine by Python, a thread a device",
+        "RC",
+        2 << 20,
+        mooncake::moves,
+    ),
+    row(
+        "Mooncake 0.3.13: transfer_engine_bench, a thread a device",
+        "RC",
+        1 << 20,
+        mooncake::bench,
+    ),
     row("NIXL 1.5.1: its agent (UCX 1.23)", "RC, UD", 2 << 20, nixl::moves),
     row("NIXL 1.5.1: its agent, keepalive off", "RC, UD", 2 << 20, nixl::moves_quietly),
     row("QEMU 7.2: migrate uri=rdma:", "RC", qemu::PATTERN, qemu::migrates),

@@ -8,12 +8,16 @@ use super::super::process::{Call, last_line};
 use super::super::programs::free_port;
 use super::stage::{SECONDS, Said, Stage, borrowed, succeeded};
 
+/// One thread a device: it has two by default, which look at memory without a pause, as the program that waits for them does, so that
+/// on two cores each waits for another one's slice to end, whatever the device.
+const THREADS: (&str, &str) = ("MC_WORKERS_PER_CTX", "1");
+
 /// Its engine in two processes of Python: what was written and read is compared.
 pub(super) fn moves(stage: &Stage<'_>) -> Result<Said> {
-    let over = stage.moved("mooncake", &[("MOVE_PROTOCOL", "rdma")], false)?;
+    let over = stage.moved("mooncake", &[("MOVE_PROTOCOL", "rdma"), THREADS], false)?;
     let mut measured = over.clone();
     if stage.place.is_host() {
-        let tcp = stage.moved("mooncake", &[("MOVE_PROTOCOL", "tcp")], true)?;
+        let tcp = stage.moved("mooncake", &[("MOVE_PROTOCOL", "tcp"), THREADS], true)?;
         measured = format!("{over}; over its own TCP {tcp}");
     }
     Ok(Said { measured, ..Said::default() })
@@ -45,7 +49,7 @@ fn benched(stage: &Stage<'_>, protocol: &str) -> Result<String> {
     let words = [&common[..], &["--mode=target", &name]].concat();
     let [before, at_client] = &stage.place.before;
     let bare = protocol == "tcp";
-    let call = Call { before, words: &words, bare, ..Call::default() };
+    let call = Call { before, words: &words, bare, env: &[THREADS] };
     let mut target = stage.runner.start(&call, Path::new("/"))?;
     let heard = target.hear(&format!("listening on {there}:"));
     let port = match heard {
@@ -60,7 +64,7 @@ fn benched(stage: &Stage<'_>, protocol: &str) -> Result<String> {
     let seconds = format!("--duration={SECONDS}");
     let load = ["--threads=1", "--batch_size=4", "--block_size=65536"];
     let words = [&common[..], &["--mode=initiator", &name, &segment, &seconds], &load].concat();
-    let call = Call { before: at_client, words: &words, bare, ..Call::default() };
+    let call = Call { before: at_client, words: &words, bare, env: &[THREADS] };
     let ended = stage.runner.start(&call, Path::new("/"))?.end();
     target.stop()?;
     let ended = ended?;
