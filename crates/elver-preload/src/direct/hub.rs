@@ -1,7 +1,6 @@
 //! The processes that this one reaches directly, and those that reach it: how they find each other, and
 //! how what they reached is taken back from them.
 
-use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,25 +15,27 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
 };
+use rustix::process::{Resource, getrlimit};
 
 use crate::fork::close_in_child;
 use crate::threads;
 
+use super::meeting::Meetings;
 use super::peer::{Own, Peer, Refusal};
+use super::shunned::Shunned;
 use super::table::{Name, Table};
 
 /// The name of a process's socket, before the address of its device.
 const NAME: &str = "elver-direct";
-/// Processes that one reaches and is reached by.
+/// Processes that one reaches and is reached by, where it may have enough descriptors.
 const PEERS: usize = 1 << 10;
+/// Each costs three: of the process, a socket and what wakes it. The program keeps half of what it may have.
+const LIMIT_A_PEER: u64 = 6;
 /// Processes that wait to be answered.
 const BACKLOG: c_int = 128;
 /// How long one of them waits for a word of the other, unless the variable says otherwise, in milliseconds.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PATIENCE_VARIABLE: &str = "ELVER_DIRECT_PATIENCE_MS";
-/// How long one that did not answer is not asked again, and how many are remembered.
-const SHUNNED: Duration = Duration::from_secs(5);
-const SILENT: usize = 64;
 /// How long taking back waits for a process that is reaching for it. A copy takes a second at most.
 const REVOCATION: Duration = Duration::from_secs(5);
 /// Looks at such a process before the processor is left to it, and before a sleep of some length.
@@ -49,8 +50,8 @@ pub(crate) struct Hub {
     pub(crate) table: Table,
     own: IpAddr,
     peers: Mutex<Vec<Arc<Peer>>>,
-    /// Those that did not answer, and until when they are not asked.
-    silent: Mutex<VecDeque<(IpAddr, Instant)>>,
+    meetings: Meetings,
+    shunned: Shunned,
     /// Rises with each change of the list.
     version: AtomicU64,
     /// Makes the thread look at the list again.
@@ -71,14 +72,25 @@ fn seqpacket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-fn be_patient(socket: &OwnedFd) -> Result<(), Errno> {
+fn patience() -> Duration {
     static WANTED: LazyLock<Duration> = LazyLock::new(|| {
         let told = std::env::var(PATIENCE_VARIABLE).ok().and_then(|text| text.parse().ok());
         // None would be to wait without end.
         told.filter(|ms| *ms > 0).map_or(PATIENCE, Duration::from_millis)
     });
-    set_socket_timeout(socket, Timeout::Recv, Some(*WANTED))?;
-    set_socket_timeout(socket, Timeout::Send, Some(*WANTED))
+    *WANTED
+}
+
+fn be_patient(socket: &OwnedFd) -> Result<(), Errno> {
+    set_socket_timeout(socket, Timeout::Recv, Some(patience()))?;
+    set_socket_timeout(socket, Timeout::Send, Some(patience()))
+}
+
+/// How many peers this process may have, with the descriptors that it may have.
+fn most_peers() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    let most = limit.map_or(PEERS as u64, |limit| limit / LIMIT_A_PEER);
+    PEERS.min(most as usize)
 }
 
 impl Hub {
@@ -91,7 +103,8 @@ impl Hub {
             table: Table::new()?,
             own,
             peers: Mutex::default(),
-            silent: Mutex::default(),
+            meetings: Meetings::new(own),
+            shunned: Shunned::default(),
             version: AtomicU64::new(0),
             bell,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -131,42 +144,60 @@ impl Hub {
 
     /// The process with a device, if it can be reached directly.
     pub(crate) fn peer(&self, address: IpAddr) -> Option<Arc<Peer>> {
-        let is_it = |peer: &&Arc<Peer>| peer.address == address && !peer.is_closed();
         if address == self.own {
             return None;
         }
-        if let Some(known) = self.peers().iter().find(is_it) {
-            return Some(known.clone());
+        let known = || self.known(address);
+        if let Some(known) = known() {
+            return Some(known);
         }
-        if self.is_silent(address) {
+        if self.shunned.has(address) {
             return None;
         }
-        let socket = seqpacket().ok()?;
-        be_patient(&socket).ok()?;
+        let until = Instant::now() + patience();
+        let meeting = match self.meetings.ask(address, until, known) {
+            Ok(meeting) => meeting,
+            Err(known) => return known,
+        };
         // Nobody there: an older Elver, another host, or one that was told not to.
-        connect(&socket, &name_of(address).ok()?).ok()?;
-        let met = Peer::meet(socket, true, &self.own(), |peer| self.admit(peer));
-        if matches!(met, Err(Refusal::Silent)) {
-            let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
-            silent.truncate(SILENT - 1);
-            silent.push_front((address, Instant::now() + SHUNNED));
+        let socket = self.reach(address).ok()?;
+        // Who has no place for one more does not ask.
+        let has_room = self.peers().len() < most_peers();
+        let met = match has_room {
+            true => Peer::ask(socket, &self.own(), |peer| self.admit(peer)),
+            false => Err(Refusal::Full),
+        };
+        let met = match met {
+            Err(Refusal::Crossed) => {
+                let until = Instant::now() + patience();
+                meeting.await_asker(until, known).ok_or(Refusal::Silent)
+            }
+            met => met,
+        };
+        if matches!(met, Err(Refusal::Silent | Refusal::Full)) {
+            self.shunned.add(address);
         }
         self.counted(met).filter(|peer| peer.address == address)
     }
 
-    /// Whether a process did not answer lately: a program that has many QPs with it waits once.
-    fn is_silent(&self, address: IpAddr) -> bool {
-        let now = Instant::now();
-        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
-        silent.retain(|(_, until)| *until > now);
-        silent.iter().any(|(other, _)| *other == address)
+    fn reach(&self, address: IpAddr) -> Result<OwnedFd, Errno> {
+        let socket = seqpacket()?;
+        be_patient(&socket)?;
+        connect(&socket, &name_of(address)?)?;
+        Ok(socket)
+    }
+
+    /// A peer that was met, and is reached directly.
+    fn known(&self, address: IpAddr) -> Option<Arc<Peer>> {
+        let is_it = |peer: &&Arc<Peer>| peer.address == address && !peer.is_closed();
+        self.peers().iter().find(is_it).cloned()
     }
 
     fn admit(&self, peer: Peer) -> Result<Arc<Peer>, Refusal> {
-        let peer = Arc::new(peer);
+        let (peer, most) = (Arc::new(peer), most_peers());
         let mut peers = self.peers();
-        if peers.len() >= PEERS {
-            return Err(Refusal::Silent);
+        if peers.len() >= most {
+            return Err(Refusal::Full);
         }
         peers.push(peer.clone());
         drop(peers);
@@ -223,8 +254,13 @@ impl Hub {
 
     fn answer(&self, socket: OwnedFd) {
         if be_patient(&socket).is_ok() {
-            let met = Peer::meet(socket, false, &self.own(), |peer| self.admit(peer));
-            self.counted(met);
+            // One that has ended, and was not noticed yet, may have had the address before.
+            let known = |address| self.known(address).is_some_and(|peer| !peer.has_ended());
+            let begin = |address| self.meetings.answer(address, || known(address));
+            let met = Peer::answer(socket, &self.own(), begin, |peer| self.admit(peer));
+            if !matches!(met, Err(Refusal::Crossed)) {
+                self.counted(met);
+            }
         }
     }
 
@@ -398,6 +434,32 @@ mod tests {
             assert!(first.peer(other).is_none());
         });
         assert!(first.told.load(Ordering::Relaxed) && first.take_refused() == 1);
+    }
+
+    /// From two threads of each at once.
+    #[test]
+    fn who_ask_each_other_meet_once() {
+        let (first, second, _) = two(206);
+        for round in 0..200 {
+            // Both forget the other, as if it had ended.
+            for hub in [&first, &second] {
+                hub.peers().clear();
+            }
+            let found = std::thread::scope(|scope| {
+                let asks = [(&first, &second), (&second, &first)];
+                let all = [asks, asks].concat();
+                let all = all.into_iter().map(|(one, other)| scope.spawn(|| one.peer(other.own)));
+                let all: Vec<_> = all.collect();
+                all.into_iter().map(|asks| asks.join().unwrap().is_some()).collect::<Vec<_>>()
+            });
+            // One that got no core in time met nobody.
+            let met = [first.peers().len(), second.peers().len()];
+            assert!(met.iter().all(|count| *count <= 1), "round {round}: {met:?}, {found:?}");
+            if found.contains(&false) {
+                return;
+            }
+            assert_eq!(met, [1, 1]);
+        }
     }
 
     /// A process that is stopped, or does not want to, holds up a program once.

@@ -40,7 +40,6 @@ unsafe impl Shared for Layout {}
 /// What this process sends to one peer, and has taken of his.
 pub(crate) struct Lane {
     mapped: Mapped<Layout>,
-    pub(crate) file: OwnedFd,
 }
 
 /// The same of a peer.
@@ -63,13 +62,14 @@ pub(crate) struct Full;
 pub(crate) struct Broken;
 
 impl Lane {
-    pub(crate) fn new() -> Result<Lane, Errno> {
+    /// With its file, which the peer is given.
+    pub(crate) fn new() -> Result<(Lane, OwnedFd), Errno> {
         let file = memfd_create("elver-lane", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, size_of::<Layout>() as u64)?;
         let mapped = Mapped::<Layout>::of(&file, ProtFlags::READ | ProtFlags::WRITE)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         fcntl_add_seals(&file, seals)?;
-        Ok(Lane { mapped, file })
+        Ok((Lane { mapped }, file))
     }
 
     /// Sends a packet. One thread at a time.
@@ -194,15 +194,15 @@ mod tests {
 
     use super::*;
 
-    fn view(lane: &Lane) -> LaneView {
-        LaneView::new(lane.file.try_clone().unwrap()).unwrap()
+    fn lane() -> (Lane, LaneView) {
+        let (lane, file) = Lane::new().unwrap();
+        (lane, LaneView::new(file).unwrap())
     }
 
     /// What is sent while the other takes it arrives as it was, in order.
     #[test]
     fn packets_arrive_in_order() {
-        let (here, there) = (Lane::new().unwrap(), Lane::new().unwrap());
-        let (of_here, of_there) = (view(&here), view(&there));
+        let ((here, of_here), (there, of_there)) = (lane(), lane());
         const PACKETS: u32 = 30_000;
         let length = |n: u32| (n.wrapping_mul(2_654_435_761) >> 7) as usize % 4_200;
         std::thread::scope(|scope| {
@@ -235,8 +235,7 @@ mod tests {
 
     #[test]
     fn a_lane_that_nobody_takes_from_is_full_and_one_that_is_empty_begins_anew() {
-        let (here, there) = (Lane::new().unwrap(), Lane::new().unwrap());
-        let (of_here, of_there) = (view(&here), view(&there));
+        let ((here, of_here), (there, of_there)) = (lane(), lane());
         let (mut at, mut taken, mut buf) = (Sent::default(), 0, vec![0; 4_096]);
         let packet = [7; 4_096];
         let mut count = 0;
@@ -259,8 +258,7 @@ mod tests {
     #[test]
     fn nonsense_is_found_out() {
         let mut rng = Rng::new(20_261_124_u64);
-        let here = Lane::new().unwrap();
-        let of_here = view(&here);
+        let (here, of_here) = lane();
         let layout = here.mapped.get();
         let mut buf = vec![0; 4_096];
         let mut broken = 0;

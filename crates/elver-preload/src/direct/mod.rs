@@ -9,9 +9,11 @@ mod beside;
 mod hub;
 mod lane;
 mod mapped;
+mod meeting;
 mod objects;
 mod peer;
 mod run;
+mod shunned;
 mod table;
 mod told;
 

@@ -31,6 +31,8 @@ const FAMILY: &[u8] = b"ELVERd";
 
 /// What who asked says when it knows the other too.
 const READY: &[u8] = b"ready";
+/// What one says instead of its greeting who asks the other too, and is to be answered, or knows it already.
+const CROSSED: &[u8] = b"crossed";
 
 /// Why a process is not reached directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,10 @@ pub(crate) enum Refusal {
     Unknown,
     /// It has gone, or did not answer in time.
     Silent,
+    /// Both asked each other: it is met by what the other one asked.
+    Crossed,
+    /// This process has as many peers as it may have.
+    Full,
     /// The system does not let this process reach the other's memory (Yama, seccomp).
     Forbidden,
 }
@@ -129,14 +135,14 @@ pub(crate) struct Own<'a> {
     pub(crate) bell: &'a OwnedFd,
 }
 
-/// Sends a greeting, with the table, the lane and the bell.
-fn greet(socket: &OwnedFd, own: &Own<'_>, lane: &Lane) -> Result<(), Errno> {
+/// Sends a greeting, with the table, a lane and the bell.
+fn greet(socket: &OwnedFd, own: &Own<'_>, lane: OwnedFd) -> Result<(), Errno> {
     let Own { table, address, bell } = *own;
     let mut greeting = [0; GREETING];
     greeting[..8].copy_from_slice(&MAGIC.to_ne_bytes());
     greeting[8..16].copy_from_slice(&table.address().to_ne_bytes());
     greeting[16..].copy_from_slice(&octets(address));
-    let files = [table.file.as_fd(), lane.file.as_fd(), bell.as_fd()];
+    let files = [table.file.as_fd(), lane.as_fd(), bell.as_fd()];
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = SendAncillaryBuffer::new(&mut room);
     control.push(SendAncillaryMessage::ScmRights(&files));
@@ -166,6 +172,9 @@ fn hear(socket: &OwnedFd, pid: Pid) -> Result<Greeting, Refusal> {
     let word = |at: usize| -> [u8; 8] { std::array::from_fn(|byte| greeting[at + byte]) };
     if heard.bytes == 0 {
         return Err(Refusal::Silent);
+    }
+    if heard.bytes == CROSSED.len() && greeting.starts_with(CROSSED) {
+        return Err(Refusal::Crossed);
     }
     let magic = u64::from_ne_bytes(word(0));
     // What another version says besides, nobody here knows.
@@ -218,45 +227,67 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    /// Makes both ends of a fresh socket known to each other; who `asks` speaks first.
-    pub(crate) fn meet(
+    /// Makes this process and the one at the other end of a fresh socket known to each other.
+    pub(crate) fn ask(
         socket: OwnedFd,
-        asks: bool,
         own: &Own<'_>,
         admit: impl FnOnce(Peer) -> Result<Arc<Peer>, Refusal>,
     ) -> Result<Arc<Peer>, Refusal> {
         let pid = authenticate(&socket)?;
-        let identity = Identity::of(&socket, pid)?;
-        let lane = Lane::new()?;
-        if asks {
-            greet(&socket, own, &lane)?;
-        }
+        let (lane, file) = Lane::new()?;
+        greet(&socket, own, file)?;
+        let greeting = hear(&socket, pid)?;
+        let peer = admit(Peer::new(socket, pid, lane, greeting)?)?;
+        // From here on the other may reach for this one's memory: this one knows whom to wait for.
+        send(&peer.socket, READY, SendFlags::NOSIGNAL)?;
+        peer.open()
+    }
+
+    /// The same, of a process that asked; the one with an address is met if `begin` says so, until what that gives goes.
+    pub(crate) fn answer<M>(
+        socket: OwnedFd,
+        own: &Own<'_>,
+        begin: impl FnOnce(IpAddr) -> Option<M>,
+        admit: impl FnOnce(Peer) -> Result<Arc<Peer>, Refusal>,
+    ) -> Result<Arc<Peer>, Refusal> {
+        let pid = authenticate(&socket)?;
         let heard = hear(&socket, pid);
-        if !asks && matches!(heard, Err(Refusal::Version(_))) {
+        if matches!(heard, Err(Refusal::Version(_))) {
             // It is to know why, too; and who cannot be told has gone.
             let _ = send(&socket, &MAGIC.to_ne_bytes(), SendFlags::NOSIGNAL);
         }
-        let Greeting { table_at, address, view, lane: lane_view, bell } = heard?;
-        probe(pid, table_at)?;
-        let closed = AtomicBool::new(true);
-        close_in_child(socket.as_raw_fd());
-        let peer = admit(Peer { identity, address, view, lane, lane_view, bell, socket, closed })?;
-        // From here on the other may reach for this one's memory: this one knows whom to wait for.
-        if asks {
-            send(&peer.socket, READY, SendFlags::NOSIGNAL)?;
-        } else {
-            greet(&peer.socket, own, &peer.lane)?;
-            let mut ready = [0; READY.len() + 1];
-            if recv(&peer.socket, &mut ready, RecvFlags::empty())?.0 != READY.len() {
-                return Err(Refusal::Silent);
-            }
-        }
-        // What was probed is who has the socket: that one is still there.
-        if peer.has_ended() {
+        let greeting = heard?;
+        let Some(_meeting) = begin(greeting.address) else {
+            let _ = send(&socket, CROSSED, SendFlags::NOSIGNAL);
+            return Err(Refusal::Crossed);
+        };
+        let (lane, file) = Lane::new()?;
+        let peer = admit(Peer::new(socket, pid, lane, greeting)?)?;
+        greet(&peer.socket, own, file)?;
+        let mut ready = [0; READY.len() + 1];
+        if recv(&peer.socket, &mut ready, RecvFlags::empty())?.0 != READY.len() {
             return Err(Refusal::Silent);
         }
-        peer.closed.store(false, Ordering::Release);
-        Ok(peer)
+        peer.open()
+    }
+
+    /// One that is reached by packets yet.
+    fn new(socket: OwnedFd, pid: Pid, lane: Lane, greeting: Greeting) -> Result<Peer, Refusal> {
+        let identity = Identity::of(&socket, pid)?;
+        let Greeting { table_at, address, view, lane: lane_view, bell } = greeting;
+        probe(pid, table_at)?;
+        close_in_child(socket.as_raw_fd());
+        let closed = AtomicBool::new(true);
+        Ok(Peer { identity, address, view, lane, lane_view, bell, socket, closed })
+    }
+
+    fn open(self: Arc<Peer>) -> Result<Arc<Peer>, Refusal> {
+        // What was probed is who has the socket: that one is still there.
+        if self.has_ended() {
+            return Err(Refusal::Silent);
+        }
+        self.closed.store(false, Ordering::Release);
+        Ok(self)
     }
 
     /// Whether it is reached by packets only.
