@@ -3,6 +3,7 @@
 //! before this library could ask the loader for libc's own.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -39,6 +40,36 @@ unsafe fn name(path: *const c_char) -> Name {
         }
     }
     Name { given: path, ours }
+}
+
+/// The same, with nothing in it to be dropped: what libc calls of the program's may throw, jump or be cancelled past it.
+struct Laid {
+    given: *const c_char,
+    bytes: [MaybeUninit<u8>; libc::PATH_MAX as usize],
+    is_ours: bool,
+}
+
+impl Laid {
+    /// # Safety
+    /// As [`name`].
+    unsafe fn new(path: *const c_char) -> Laid {
+        let bytes = [MaybeUninit::uninit(); libc::PATH_MAX as usize];
+        let mut laid = Laid { given: path, bytes, is_ours: false };
+        // SAFETY: the caller's word.
+        if let Some(ours) = unsafe { name(path) }.ours {
+            let ours = ours.as_bytes_with_nul();
+            // The system takes no longer one: there is no such file under the name that was given.
+            if let Some(to) = laid.bytes.get_mut(..ours.len()) {
+                to.iter_mut().zip(ours).for_each(|(to, byte)| _ = to.write(*byte));
+                laid.is_ours = true;
+            }
+        }
+        laid
+    }
+
+    fn get(&self) -> *const c_char {
+        if self.is_ours { self.bytes.as_ptr().cast() } else { self.given }
+    }
 }
 
 /// Opens rdma_cm's device, if that is what is named; -1 if it cannot be had.
@@ -195,10 +226,11 @@ impl Failure for c_int {
     const FAILED: Self = -1;
 }
 
+// Some of them call the program, and are left by what it throws; others wait, and can be cancelled there.
 macro_rules! handed_on {
     ($($name:ident($($at:ident: $before:ty,)?; $($arg:ident: $of:ty),*) -> $result:ty;)*) => {$(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($at: $before,)? path: *const c_char $(, $arg: $of)*) -> $result {
+        unsafe extern "C-unwind" fn $name($($at: $before,)? path: *const c_char $(, $arg: $of)*) -> $result {
             static OWN: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
             const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
@@ -211,8 +243,8 @@ macro_rules! handed_on {
             }
             // SAFETY: libc's call of this name has this form; the contract is its own.
             unsafe {
-                let own: unsafe extern "C" fn($($before,)? *const c_char $(, $of)*) -> $result = std::mem::transmute(own);
-                let path = name(path);
+                let own: unsafe extern "C-unwind" fn($($before,)? *const c_char $(, $of)*) -> $result = std::mem::transmute(own);
+                let path = Laid::new(path);
                 own($($at,)? path.get() $(, $arg)*)
             }
         }

@@ -125,6 +125,21 @@ fn the_device_of_rdma_cm_is_there() {
     assert_eq!(said, "True True\n22\n22\n22\n22\n22\n22\n");
 }
 
+/// A filter of scandir's may throw or jump, and a thread that waits in fopen may be cancelled: nothing is lost.
+#[test]
+fn look_ups_may_be_left_half_way() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/paths/leaves.cc");
+    let program = common::library().join("leaves");
+    let mut compiler = std::process::Command::new("c++");
+    compiler.args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(&source);
+    succeeded("c++", &compiler.arg("-lpthread").output().unwrap());
+    let fifo = TempDir::new().unwrap();
+    let fifo = fifo.path().join("fifo");
+    let said = said(&[program.to_str().unwrap(), fifo.to_str().unwrap()]);
+    let each = ". 64 7 as ever\n";
+    assert_eq!(said, format!("{each}{each}0 0 lost, 0 alive\ncancelled, 0 alive\n"));
+}
+
 #[test]
 fn other_names_are_as_ever() {
     let text = std::fs::read_to_string("/etc/passwd").unwrap();
