@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::outcome::Item;
+use super::not_run::Ran;
 use super::place::Place;
 use super::process::{Call, Runner};
 use super::programs::{item, split};
@@ -25,13 +25,20 @@ const PAIRS: [(&str, &str, &str); 9] = [
 /// What rping's server is told besides.
 const SERVES: (&str, &str) = ("rping", "-s");
 
-/// Runs them; it needs root.
-pub(super) fn run(runner: &Runner) -> Result<Vec<Item>> {
-    let named = |common: &str| format!("{common}, between two namespaces");
+fn named(common: &str) -> String {
+    format!("{common}, between two namespaces")
+}
+
+/// Runs them, where this is root.
+pub(super) fn run(runner: &Runner) -> Result<Ran> {
     let wanted: Vec<_> =
         PAIRS.into_iter().filter(|(_, common, _)| runner.wants(&named(common))).collect();
     if wanted.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Ran::default());
+    }
+    if !rustix::process::geteuid().is_root() {
+        let names = wanted.iter().map(|(_, common, _)| named(common)).collect();
+        return Ok(Ran::none(names, "network namespaces need root".into()));
     }
     let place = Place::namespaces()?;
     let [at_server, at_client] = &place.before;
@@ -46,5 +53,5 @@ pub(super) fn run(runner: &Runner) -> Result<Vec<Item>> {
         let ended = runner.pair(&server, &client, Path::new("/"))?;
         items.push(item(&named(common), transport, &ended));
     }
-    Ok(items)
+    Ok(Ran::of(items))
 }

@@ -8,6 +8,7 @@ mod apart;
 mod counted;
 mod large;
 mod newer;
+mod not_run;
 mod outcome;
 mod place;
 mod process;
@@ -22,6 +23,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::metadata::{metadata, text};
+use not_run::Ran;
 use outcome::Item;
 use process::Runner;
 use reasons::{REASONS, Reasons};
@@ -51,29 +53,25 @@ pub(crate) fn run(arguments: &[String]) -> Result<String> {
     let reasons = Reasons::read(&root.join(REASONS))?;
     let before = report::read(&root.join(LIST))?;
 
-    let mut items = if large {
-        large::run(&runner, &root, &target.join("conformance-large"))?
+    let mut ran = if large {
+        Ran::of(large::run(&runner, &root, &target.join("conformance-large"))?)
     } else {
         let scratch = target.join("conformance");
-        let mut items = suite::run(&runner, &scratch)?;
-        items.extend(programs::run(&runner, &scratch, quick)?);
-        items.extend(small::run(&runner, &scratch)?);
-        items.extend(newer::run(&runner, quick, check)?);
-        // Namespaces need root, which who looks quickly may not be.
-        if !quick || rustix::process::geteuid().is_root() {
-            items.extend(apart::run(&runner)?);
-        }
-        items
+        let mut ran = suite::run(&runner, &scratch, &before)?;
+        ran.items.extend(programs::run(&runner, &scratch, quick)?);
+        ran.items.extend(small::run(&runner, &scratch)?);
+        ran.add(newer::run(&runner, quick)?);
+        ran.add(apart::run(&runner)?);
+        ran
     };
-    ensure!(!items.is_empty(), "nothing has such a name");
-    for item in &mut items {
+    for item in &mut ran.items {
         item.reason = reasons.of(item);
     }
-    let passed = items.iter().filter(|item| item.passes()).count();
-    let said = format!("{passed} of {} pass", items.len());
-    for item in items.iter().filter(|item| !item.passes()) {
-        println!("{} {}: {}", item.outcome, item.name, item.said);
-    }
+    let is_asked = |item: &&Item| item.is_large() == large && runner.wants(&item.name);
+    let asked: Vec<Item> = before.iter().filter(is_asked).cloned().collect();
+    let said = summary(&ran, &asked, quick);
+    ran.is_enough(check)?;
+    let items = ran.items;
     without_reason(&items)?;
     if check {
         worse(&before, &items)?;
@@ -93,6 +91,22 @@ pub(crate) fn run(arguments: &[String]) -> Result<String> {
     report::write(&root.join(LIST), &root.join(PAGE), &all)
         .with_context(|| format!("cannot write {LIST} and {PAGE}"))?;
     Ok(format!("{said}: {PAGE}"))
+}
+
+/// Tells of each row that does not pass, and of each that was not run; returns how many pass.
+fn summary(ran: &Ran, asked: &[Item], quick: bool) -> String {
+    for item in ran.items.iter().filter(|item| !item.passes()) {
+        println!("{} {}: {}", item.outcome, item.name, item.said);
+    }
+    let otherwise = if quick { "--quick leaves them out" } else { "nothing runs them any more" };
+    let not_run = ran.all_not_run(asked, otherwise);
+    for rows in &not_run {
+        println!("{rows}");
+    }
+    let not_run: usize = not_run.iter().map(|rows| rows.names.len()).sum();
+    let passed = ran.items.iter().filter(|item| item.passes()).count();
+    let said = format!("{passed} of {} pass", ran.items.len());
+    if not_run == 0 { said } else { format!("{said}, {not_run} were not run") }
 }
 
 /// The options without `--only` and its text, and that.

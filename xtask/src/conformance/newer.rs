@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::not_run::Ran;
 use super::outcome::Item;
 use super::process::{Call, Runner};
 use super::programs::{free_port, item, split};
@@ -48,27 +49,33 @@ const MANAGED: [(&str, &str, &str); 2] = [
     ("UD", "udaddy", "udaddy -s 127.0.0.1"),
 ];
 
-/// Runs them. Where nothing can be fetched, who checks goes without, with a word; who writes the list does not.
-pub(super) fn run(runner: &Runner, quick: bool, check: bool) -> Result<Vec<Item>> {
-    let mut items = Vec::new();
+/// Runs them, but for those of a release that cannot be fetched.
+pub(super) fn run(runner: &Runner, quick: bool) -> Result<Ran> {
+    let mut ran = Ran::default();
     for release in RELEASES.iter().filter(|release| !(quick && release.moves)) {
-        let names = ALONE.iter().chain(PAIRS.iter().map(|(_, words)| words));
-        let mut names = names.chain(MANAGED.iter().map(|(_, _, client)| client));
-        if !names.any(|words| runner.wants(&release.named(words))) {
+        let wanted = release.wanted(runner);
+        if wanted.is_empty() {
             continue;
         }
-        match unpacked(release.suite, &PACKAGES) {
-            Ok(root) => items.extend(release.run(runner, &root)?),
-            Err(error) if check => println!("no program of {} is run: {error:#}", release.name),
-            Err(error) => return Err(error),
-        }
+        ran.add(match unpacked(release.suite, &PACKAGES) {
+            Ok(root) => Ran::of(release.run(runner, &root)?),
+            Err(error) => Ran::none(wanted, format!("{error:#}")),
+        });
     }
-    Ok(items)
+    Ok(ran)
 }
 
 impl Release {
     fn named(&self, words: &str) -> String {
         format!("{words} ({})", self.name)
+    }
+
+    /// The names of what is to be run.
+    fn wanted(&self, runner: &Runner) -> Vec<String> {
+        let pairs = PAIRS.iter().map(|(_, words)| words);
+        let managed = MANAGED.iter().map(|(_, _, client)| client);
+        let all = ALONE.iter().chain(pairs).chain(managed).map(|words| self.named(words));
+        all.filter(|name| runner.wants(name)).collect()
     }
 
     fn run(&self, runner: &Runner, root: &Path) -> Result<Vec<Item>> {

@@ -17,8 +17,9 @@ const HEAD: &str = "\
 # Conformance
 
 Made by `cargo xtask conformance`, which runs what is below over the library of [preload.md](preload.md); CI runs
-`cargo xtask conformance --check --quick`, which fails when something that passed before does not. The same as a list:
-[conformance.json](conformance.json). What does not pass has its reason from
+`cargo xtask conformance --check --quick`, which fails when something that passed before does not, or when nothing could be
+run. What of this it did not run, since there was no network or no root, or since `--quick` leaves it out, it tells by name
+and counts as no pass. The same as a list: [conformance.json](conformance.json). What does not pass has its reason from
 `crates/elver-preload/conformance.toml`.
 ";
 

@@ -10,6 +10,7 @@ use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
+use super::not_run::Ran;
 use super::outcome::{Item, Outcome};
 use super::process::Runner;
 
@@ -32,9 +33,16 @@ const WORKERS: usize = 2;
 /// Tests whose servers all listen on one port of rdma_cm's: one at a time.
 const ONE_PORT: &str = "test_rdmacm.";
 
-/// Runs the tests.
-pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Vec<Item>> {
-    let modules = unpacked(scratch)?;
+/// Runs the tests, where they can be had; those of the list are known without them.
+pub(super) fn run(runner: &Runner, scratch: &Path, listed: &[Item]) -> Result<Ran> {
+    let modules = match unpacked(scratch) {
+        Ok(modules) => modules,
+        Err(error) => {
+            let tests = listed.iter().filter(|item| item.is_test() && runner.wants(&item.name));
+            let names = tests.map(|test| test.name.clone()).collect();
+            return Ok(Ran::none(names, format!("{error:#}")));
+        }
+    };
     let environment = [
         ("PYTHONPATH", modules.to_str().context("a path of UTF-8")?),
         ("PYTHONDONTWRITEBYTECODE", "1"),
@@ -63,7 +71,7 @@ pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Vec<Item>> {
     })?;
     let mut items = items.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     items.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(items)
+    Ok(Ran::of(items))
 }
 
 fn is_offered(name: &str) -> bool {
