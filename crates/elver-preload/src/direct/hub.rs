@@ -1,5 +1,4 @@
-//! The processes that this one reaches directly, and those that reach it: how they find each other, and
-//! how what they reached is taken back from them.
+//! The processes that this one reaches directly, and those that reach it: how they find each other.
 
 use std::ffi::c_int;
 use std::net::IpAddr;
@@ -23,7 +22,7 @@ use crate::threads;
 use super::meeting::Meetings;
 use super::peer::{Own, Peer, Refusal};
 use super::shunned::Shunned;
-use super::table::{Name, Table};
+use super::table::Table;
 
 /// The name of a process's socket, before the address of its device.
 const NAME: &str = "elver-direct";
@@ -36,12 +35,6 @@ const BACKLOG: c_int = 128;
 /// How long one of them waits for a word of the other, unless the variable says otherwise, in milliseconds.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PATIENCE_VARIABLE: &str = "ELVER_DIRECT_PATIENCE_MS";
-/// How long taking back waits for a process that is reaching for it. A copy takes a second at most.
-const REVOCATION: Duration = Duration::from_secs(5);
-/// Looks at such a process before the processor is left to it, and before a sleep of some length.
-const SPINS: u32 = 1 << 6;
-const YIELDS: u32 = 1 << 10;
-const LOOK: Duration = Duration::from_micros(100);
 /// How long the thread sleeps that watches over peers after an error.
 const REST: Duration = Duration::from_millis(10);
 
@@ -118,7 +111,7 @@ impl Hub {
         Ok(hub)
     }
 
-    fn peers(&self) -> MutexGuard<'_, Vec<Arc<Peer>>> {
+    pub(crate) fn peers(&self) -> MutexGuard<'_, Vec<Arc<Peer>>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -263,47 +256,10 @@ impl Hub {
             }
         }
     }
-
-    /// Takes back from all peers what was told of something, and returns it: nobody reaches for it any
-    /// more. Where a process that is in the midst of a copy does not come to its end, it is `EBUSY`: then
-    /// peers know nothing of it, and it may be asked for again.
-    pub(crate) fn take_back(&self, name: Name) -> Result<Option<[u64; 6]>, c_int> {
-        self.take_back_within(name, REVOCATION)
-    }
-
-    fn take_back_within(&self, name: Name, bound: Duration) -> Result<Option<[u64; 6]>, c_int> {
-        let told = self.table.take_back(name);
-        let peers = self.peers().clone();
-        let begun: Vec<_> = peers.iter().map(|peer| (peer, peer.view.epoch())).collect();
-        let mut deadline = None;
-        for (peer, epoch) in begun.into_iter().filter(|(_, epoch)| epoch % 2 == 1) {
-            let mut looks = 0_u32;
-            while peer.view.epoch() == epoch {
-                looks = looks.saturating_add(1);
-                if looks < SPINS {
-                    std::hint::spin_loop();
-                    continue;
-                }
-                if peer.has_ended() {
-                    break;
-                }
-                if looks < YIELDS {
-                    std::thread::yield_now();
-                    continue;
-                }
-                let deadline = *deadline.get_or_insert_with(|| Instant::now() + bound);
-                if Instant::now() >= deadline {
-                    return Err(libc::EBUSY);
-                }
-                std::thread::sleep(LOOK);
-            }
-        }
-        Ok(told)
-    }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use rustix::net::{SendFlags, recv, send};
 
     use crate::direct::table::MAGIC;
@@ -311,7 +267,7 @@ mod tests {
     use super::*;
 
     /// The hubs of two devices, which have found each other.
-    fn two(block: u8) -> (Arc<Hub>, Arc<Hub>, Arc<Peer>) {
+    pub(crate) fn two(block: u8) -> (Arc<Hub>, Arc<Hub>, Arc<Peer>) {
         let process = std::process::id();
         let address =
             |end: u8| IpAddr::from([127, block, (process >> 7) as u8, (process << 1) as u8 | end]);
@@ -330,45 +286,6 @@ mod tests {
         first.take_refused();
         assert_eq!(peer.address, address(1));
         (first, second, peer)
-    }
-
-    #[test]
-    fn who_is_inside_is_waited_for() {
-        let (first, second, peer) = two(201);
-        let name = Name::Region(0x1207);
-        assert!(second.table.tell(name, [9; 6]));
-        let left = AtomicBool::new(false);
-        let inside = first.table.enter();
-        assert_eq!(peer.view.look_up(name), Some([9; 6]));
-        std::thread::scope(|scope| {
-            let taking = scope.spawn(|| {
-                let told = second.take_back(name);
-                (told, left.load(Ordering::SeqCst))
-            });
-            // It is gone for who goes in, and who is in is still waited for.
-            while peer.view.look_up(name).is_some() {
-                std::thread::yield_now();
-            }
-            left.store(true, Ordering::SeqCst);
-            drop(inside);
-            assert_eq!(taking.join().unwrap(), (Ok(Some([9; 6])), true));
-        });
-        assert_eq!(second.take_back(name), Ok(None));
-    }
-
-    #[test]
-    fn who_does_not_leave_is_waited_for_no_longer_than_that() {
-        let (first, second, peer) = two(202);
-        let name = Name::Qp(0x12);
-        assert!(second.table.tell(name, [9; 6]));
-        let inside = first.table.enter();
-        let bound = Duration::from_millis(20);
-        for _ in 0..2 {
-            assert_eq!(second.take_back_within(name, bound), Err(libc::EBUSY));
-            assert_eq!(peer.view.look_up(name), None);
-        }
-        drop(inside);
-        assert_eq!(second.take_back_within(name, bound), Ok(None));
     }
 
     /// One that says nothing, too little or something else is not let in, and keeps no other out.

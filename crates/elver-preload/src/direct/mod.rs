@@ -15,6 +15,7 @@ mod peer;
 mod run;
 mod shunned;
 mod table;
+mod taking;
 mod told;
 
 pub(crate) use beside::Beside;
