@@ -150,7 +150,8 @@ impl Hub {
         let until = Instant::now() + patience();
         let meeting = match self.meetings.ask(address, until, known) {
             Ok(meeting) => meeting,
-            Err(known) => return known,
+            Err(Some(known)) => return Some(known),
+            Err(None) => return self.counted(Err(Refusal::Silent)),
         };
         // Nobody there: an older Elver, another host, or one that was told not to.
         let socket = self.reach(address).ok()?;
