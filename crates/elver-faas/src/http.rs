@@ -2,16 +2,18 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::pin::pin;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, StatusCode, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, timeout_at};
 
 use crate::progress::Progress;
 
@@ -87,35 +89,49 @@ pub(crate) async fn converse<T, S, F>(
     }
 }
 
-/// A request's body of at most so many bytes, which comes within this time, and what came behind it.
-pub(crate) async fn body(
-    body: &mut Incoming,
+/// A request's body of at most so many bytes, which comes within this time, and what came behind it. It is kept in one piece:
+/// a frame may be a byte, of which what keeps it apart would be many times as large.
+pub(crate) async fn body<B>(
+    body: &mut B,
     most: usize,
     time: Duration,
-) -> Result<(Bytes, Option<HeaderMap>), NoBody> {
-    let limited = Limited::new(body, most);
-    let Ok(collected) = tokio::time::timeout(time, limited.collect()).await else {
-        return Err(NoBody {
-            status: StatusCode::REQUEST_TIMEOUT,
-            kind: "Timeout",
-            what: "the body did not come".into(),
-        });
-    };
-    match collected {
-        Ok(collected) => {
-            let trailers = collected.trailers().cloned();
-            Ok((collected.to_bytes(), trailers))
+) -> Result<(Bytes, Option<HeaderMap>), NoBody>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Display,
+{
+    let until = Instant::now() + time;
+    let (mut bytes, mut trailers) = (Vec::new(), None);
+    loop {
+        let Ok(frame) = timeout_at(until, body.frame()).await else {
+            return Err(NoBody {
+                status: StatusCode::REQUEST_TIMEOUT,
+                kind: "Timeout",
+                what: "the body did not come".into(),
+            });
+        };
+        let frame = match frame {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => {
+                return Err(NoBody {
+                    status: StatusCode::BAD_REQUEST,
+                    kind: "BadBody",
+                    what: error.to_string(),
+                });
+            }
+            None => return Ok((bytes.into_boxed_slice().into(), trailers)),
+        };
+        match frame.into_data() {
+            Ok(more) if more.len() <= most - bytes.len() => bytes.extend_from_slice(&more),
+            Ok(_) => {
+                return Err(NoBody {
+                    status: StatusCode::PAYLOAD_TOO_LARGE,
+                    kind: "RequestEntityTooLarge",
+                    what: format!("a body has at most {most} bytes; hand more on by other means"),
+                });
+            }
+            Err(frame) => trailers = frame.into_trailers().ok(),
         }
-        Err(error) if error.is::<LengthLimitError>() => Err(NoBody {
-            status: StatusCode::PAYLOAD_TOO_LARGE,
-            kind: "RequestEntityTooLarge",
-            what: format!("a body has at most {most} bytes; hand more on by other means"),
-        }),
-        Err(error) => Err(NoBody {
-            status: StatusCode::BAD_REQUEST,
-            kind: "BadBody",
-            what: error.to_string(),
-        }),
     }
 }
 
@@ -158,9 +174,57 @@ pub(crate) fn closing(mut reply: Reply) -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll};
+
+    use hyper::body::Frame;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+
+    /// Frames of a byte, each of which counts while it is there.
+    struct Bits {
+        left: usize,
+        alive: Arc<()>,
+        most_alive: usize,
+    }
+
+    struct Bit(#[expect(dead_code, reason = "it counts")] Arc<()>);
+
+    impl AsRef<[u8]> for Bit {
+        fn as_ref(&self) -> &[u8] {
+            b"x"
+        }
+    }
+
+    impl Body for Bits {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            self.most_alive = self.most_alive.max(Arc::strong_count(&self.alive) - 1);
+            let Some(left) = self.left.checked_sub(1) else { return Poll::Ready(None) };
+            self.left = left;
+            let bit = Bytes::from_owner(Bit(self.alive.clone()));
+            Poll::Ready(Some(Ok(Frame::data(bit))))
+        }
+    }
+
+    /// Each frame was kept as it came: 50 bytes or so for one.
+    #[tokio::test]
+    async fn a_body_of_many_frames_takes_the_room_of_its_bytes() {
+        const LENGTH: usize = 100_000;
+        let mut bits = Bits { left: LENGTH, alive: Arc::new(()), most_alive: 0 };
+        let (bytes, _) = body(&mut bits, LENGTH, Duration::from_secs(1)).await.unwrap();
+        assert_eq!((bytes.len(), bits.most_alive), (LENGTH, 0));
+        bits.left = LENGTH + 1;
+        let refused = body(&mut bits, LENGTH, Duration::from_secs(1)).await.unwrap_err();
+        assert_eq!(refused.status, StatusCode::PAYLOAD_TOO_LARGE);
+    }
 
     /// What becomes of a request on a connection where one was answered before, and nothing came for an hour.
     async fn after_an_hour(time: Option<Duration>) -> Vec<u8> {
