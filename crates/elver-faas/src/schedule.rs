@@ -81,9 +81,10 @@ impl Schedule {
         let idle_processes =
             self.processes.values().filter(|p| p.is_idle() && self.is_running(p.container));
         let idle_processes = idle_processes.map(|p| p.idle_since + self.terms.keep_alive);
-        let children = self.processes.values().filter(|p| p.stage != Stage::Ending);
-        let children = children.filter_map(|p| p.children.next());
-        requests.chain(idle).chain(idle_processes).chain(children).min()
+        let live = || self.processes.values().filter(|p| p.stage != Stage::Ending);
+        let children = live().filter_map(|p| p.children.next());
+        let sending = live().flat_map(|p| p.sending.values().copied());
+        requests.chain(idle).chain(idle_processes).chain(children).chain(sending).min()
     }
 
     /// A request arrives, which wants connections to some destinations beside its function's: an INIT process that has them
@@ -306,6 +307,43 @@ impl Schedule {
         if !process.taken.remove(&request) {
             return None;
         }
+        self.conclude(now, id, request)
+    }
+
+    /// The same, where the process still sends what is of no use. It gets no other request before it [has
+    /// sent](Schedule::sent) that, and is ended if that takes longer than its request might have taken; a child that was forked
+    /// for the request is as one that has answered.
+    pub fn answered_ahead(
+        &mut self,
+        now: Duration,
+        id: ProcessId,
+        request: RequestId,
+    ) -> Option<Start> {
+        let process = self.processes.get_mut(&id)?;
+        if !process.taken.remove(&request) {
+            return None;
+        }
+        let asked = self.requests.get(&request)?;
+        if asked.place.is_some_and(|(_, start)| start != Start::Fork) {
+            process.sending.insert(request, asked.deadline);
+        }
+        self.conclude(now, id, request)
+    }
+
+    /// A process sends no more of a response that was answered ahead of its end.
+    pub fn sent(&mut self, now: Duration, id: ProcessId, request: RequestId) {
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        if process.sending.remove(&request).is_none() {
+            return;
+        }
+        process.idle_since = now;
+        let container = process.container;
+        self.look_for_idle(now, Some(container));
+        self.place_waiting(now);
+    }
+
+    fn conclude(&mut self, now: Duration, id: ProcessId, request: RequestId) -> Option<Start> {
+        let process = self.processes.get_mut(&id)?;
         if process.stage == Stage::Starting {
             process.stage = Stage::Running;
         }

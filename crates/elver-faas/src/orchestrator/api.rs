@@ -1,5 +1,6 @@
 //! The AWS Lambda Runtime API of one INIT process and its children, by its public documentation.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -17,7 +18,7 @@ use super::core::{Answer, Orchestrator};
 use super::http::{self, Heads, NoBody, Reply, Whole};
 use crate::accepting;
 use crate::protocol::{Order, REGION};
-use crate::schedule::{ContainerId, ProcessId, RequestId, Taken};
+use crate::schedule::{ContainerId, ProcessId, RequestId, Start, Taken};
 
 const BASE: &str = "/2018-06-01/runtime/";
 
@@ -56,18 +57,25 @@ pub(super) async fn serve(
         let orchestrator = orchestrator.clone();
         let bodies = rooms.bodies.clone();
         connections.spawn_local(async move {
-            let answer = |request| answer(orchestrator.clone(), process, request, bodies.clone());
+            let answers = Cell::new(None);
+            let answer =
+                |request| answer(&orchestrator, process, request, bodies.clone(), &answers);
             http::converse(stream, HEADS, answer, std::future::pending()).await;
+            if let Some(id) = answers.get() {
+                cut(&orchestrator, process, id);
+            }
             drop(permit);
         });
     }
 }
 
+/// `answers` is the request whose response comes by this connection.
 async fn answer(
-    orchestrator: Rc<Orchestrator>,
+    orchestrator: &Rc<Orchestrator>,
     process: ProcessId,
     request: Request<Incoming>,
     bodies: Arc<Semaphore>,
+    answers: &Cell<Option<RequestId>>,
 ) -> Reply {
     let path = request.uri().path().to_string();
     let Some(rest) = path.strip_prefix(BASE) else { return unknown(request).await };
@@ -75,14 +83,22 @@ async fn answer(
     match (request.method(), &parts[..]) {
         (&Method::GET, ["invocation", "next"]) => {
             let wanted = request.headers().get(WANTED).cloned();
-            next(&orchestrator, process, wanted).await
+            next(orchestrator, process, wanted).await
         }
         (&Method::POST, ["invocation", id, end @ ("response" | "error")]) => {
             let Some(id) = parse_id(id) else { return unknown(request).await };
-            finish(&orchestrator, process, request, bodies, id, *end == "error").await
+            let is_error = *end == "error";
+            if let Err(refusal) = begin(orchestrator, process, id) {
+                // What nobody waits for is not read.
+                return http::unread(request, refusal).await;
+            }
+            answers.set(Some(id));
+            let reply = finish(orchestrator, process, request, bodies, id, is_error).await;
+            answers.set(None);
+            reply
         }
         (&Method::POST, ["init" | "restore", "error"]) => {
-            start_failed(&orchestrator, process, request).await
+            start_failed(orchestrator, process, request).await
         }
         // An INIT process that is here was never frozen: it goes on at once.
         (&Method::GET, ["restore", "next"]) => http::with_type(StatusCode::OK, JSON, Bytes::new()),
@@ -165,6 +181,20 @@ fn invocation(orchestrator: &Orchestrator, function: &str, taken: Taken) -> Repl
     reply
 }
 
+/// A process answers a request that it has taken, and does so once: else it could have any number of bodies for one.
+fn begin(orchestrator: &Orchestrator, process: ProcessId, id: RequestId) -> Result<(), Reply> {
+    let mut state = orchestrator.state.borrow_mut();
+    if !state.schedule.has_taken(process, id) {
+        return Err(not_taken(id));
+    }
+    let Some(pending) = state.pending.get_mut(&id) else { return Err(not_taken(id)) };
+    if std::mem::replace(&mut pending.is_being_answered, true) {
+        let what = format!("request {} has an answer that is still coming", id_of(id));
+        return Err(http::failure(StatusCode::FORBIDDEN, "InvalidStateTransition", &what));
+    }
+    Ok(())
+}
+
 async fn finish(
     orchestrator: &Rc<Orchestrator>,
     process: ProcessId,
@@ -173,26 +203,27 @@ async fn finish(
     id: RequestId,
     is_error: bool,
 ) -> Reply {
-    // What nobody waits for is not read.
-    if !orchestrator.state.borrow().schedule.has_taken(process, id) {
-        return http::unread(request, not_taken(id)).await;
-    }
     let Some((function, _)) = door(orchestrator, process) else { return gone() };
     // A response may be streamed for as long as its request may take; then its process is killed.
     let time = Duration::from_secs(orchestrator.config.functions[&function].timeout_s);
     let (head, mut body) = request.into_parts();
     let said = match http::body(&mut body, bodies, time).await {
         Ok(body) => said(&head.headers, body, is_error),
-        Err(NoBody::TooLarge(room, refusal)) => {
+        Err(NoBody::TooLarge(refusal)) => {
+            let ended =
+                orchestrator.with(|schedule, now| schedule.answered_ahead(now, process, id));
+            if !tell(orchestrator, id, ended, too_large()) {
+                return http::closing(not_taken(id));
+            }
             // Who is still about to write it would not hear the refusal else, and Lambda's programs go on after it.
             let is_read = http::discard(&mut body, DISCARDED_MAX, time).await;
-            let refusal = if is_read { *refusal } else { http::closing(*refusal) };
-            return match settle(orchestrator, process, id, too_large(room)) {
-                true => refusal,
-                false => not_taken(id),
-            };
+            orchestrator.with(|schedule, now| schedule.sent(now, process, id));
+            return if is_read { *refusal } else { http::closing(*refusal) };
         }
-        Err(none @ NoBody::Missing(_)) => return none.reply(),
+        Err(NoBody::Missing(refusal, why)) => {
+            settle(orchestrator, process, id, truncated(&why));
+            return http::closing(*refusal);
+        }
     };
     match settle(orchestrator, process, id, said) {
         true => http::json(StatusCode::ACCEPTED, &serde_json::json!({"status": "OK"})),
@@ -205,7 +236,7 @@ struct Said {
     body: Bytes,
     content_type: String,
     is_error: bool,
-    room: OwnedSemaphorePermit,
+    room: Option<OwnedSemaphorePermit>,
 }
 
 fn said(headers: &HeaderMap, body: Whole, is_error: bool) -> Said {
@@ -224,23 +255,42 @@ fn said(headers: &HeaderMap, body: Whole, is_error: bool) -> Said {
         is_error: is_error || failed.is_some(),
         body: failed.unwrap_or(bytes),
         content_type,
-        room,
+        room: Some(room),
     }
 }
 
+/// A connection has ended. The request whose response came by it fails, unless it was answered.
+fn cut(orchestrator: &Rc<Orchestrator>, process: ProcessId, id: RequestId) {
+    settle(orchestrator, process, id, truncated("its connection ended"));
+    orchestrator.with(|schedule, now| schedule.sent(now, process, id));
+}
+
+/// The error in place of a response that does not come whole, by the name that it has at Lambda.
+fn truncated(why: &str) -> Said {
+    instead("Runtime.TruncatedResponse", &format!("The response did not come whole: {why}."))
+}
+
 /// The error in place of a response that has too many bytes, by the name that it has at Lambda.
-fn too_large(room: OwnedSemaphorePermit) -> Said {
+fn too_large() -> Said {
     let what = format!(
         "Response payload size exceeded maximum allowed payload size ({} bytes).",
         http::BODY_MAX
     );
-    let body = error("Function.ResponseSizeTooLarge", &what);
-    Said { body, content_type: JSON.into(), is_error: true, room }
+    instead("Function.ResponseSizeTooLarge", &what)
+}
+
+fn instead(kind: &str, what: &str) -> Said {
+    Said { body: error(kind, what), content_type: JSON.into(), is_error: true, room: None }
 }
 
 /// Answers a request. Whether the process has it: it may have been ended meanwhile, or answered.
 fn settle(orchestrator: &Rc<Orchestrator>, process: ProcessId, id: RequestId, said: Said) -> bool {
     let ended = orchestrator.with(|schedule, now| schedule.answered(now, process, id));
+    tell(orchestrator, id, ended, said)
+}
+
+/// Tells the caller of a request that has ended, by how it was started; whether it has.
+fn tell(orchestrator: &Orchestrator, id: RequestId, ended: Option<Start>, said: Said) -> bool {
     let Some(start) = ended else { return false };
     if let Some(pending) = orchestrator.state.borrow_mut().pending.remove(&id) {
         let taken = pending.taken.unwrap_or(pending.arrived);

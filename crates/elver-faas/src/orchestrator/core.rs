@@ -60,8 +60,8 @@ pub(super) struct Answer {
     pub(super) start: Start,
     pub(super) launch: Duration,
     pub(super) total: Duration,
-    /// The body's among those of the container.
-    pub(super) room: OwnedSemaphorePermit,
+    /// The body's among those of the container; what the orchestrator itself says has none.
+    pub(super) room: Option<OwnedSemaphorePermit>,
 }
 
 /// A request whose caller waits.
@@ -71,6 +71,8 @@ pub(super) struct Pending {
     pub(super) reply: oneshot::Sender<Result<Answer, Failure>>,
     pub(super) arrived: Instant,
     pub(super) taken: Option<Instant>,
+    /// Its answer has begun to come.
+    pub(super) is_being_answered: bool,
 }
 
 /// What a container's processes may have at once.

@@ -146,7 +146,7 @@ async fn invoke(
     };
     // Nothing else has run since, so that nobody can have taken it yet.
     let body = http::kept(body.bytes, body.room);
-    let pending = Pending { body, reply, arrived, taken: None };
+    let pending = Pending { body, reply, arrived, taken: None, is_being_answered: false };
     orchestrator.state.borrow_mut().pending.insert(id, pending);
     match answered.await {
         Ok(Ok(answer)) => result(answer, his).await,

@@ -71,7 +71,7 @@ pub(super) fn kept(bytes: Bytes, room: OwnedSemaphorePermit) -> Bytes {
 /// as who takes nothing is waited for.
 pub(super) async fn hand_on(
     bytes: Bytes,
-    room: OwnedSemaphorePermit,
+    room: Option<OwnedSemaphorePermit>,
     to: Arc<Semaphore>,
 ) -> Option<Bytes> {
     let more = to.acquire_many_owned(bytes.len() as u32);
@@ -83,17 +83,17 @@ pub(super) async fn hand_on(
 /// Why there is no body, with what to answer instead.
 #[derive(Debug)]
 pub(super) enum NoBody {
-    /// It has more bytes than one may have; with the room that it would have had.
-    TooLarge(OwnedSemaphorePermit, Box<Reply>),
-    /// It did not come.
-    Missing(Box<Reply>),
+    /// It has more bytes than one may have.
+    TooLarge(Box<Reply>),
+    /// It did not come whole, for this reason.
+    Missing(Box<Reply>, String),
 }
 
 impl NoBody {
     /// What to answer.
     pub(super) fn reply(self) -> Reply {
         match self {
-            NoBody::TooLarge(_, reply) | NoBody::Missing(reply) => *reply,
+            NoBody::TooLarge(reply) | NoBody::Missing(reply, _) => *reply,
         }
     }
 }
@@ -107,8 +107,11 @@ pub(super) async fn body(
     let length = body.size_hint().upper();
     let length = length.map_or(BODY_MAX, |length| length.min(BODY_MAX as u64) as usize);
     let room = room.acquire_many_owned(length as u32).await;
-    let gone = |_| failure(StatusCode::SERVICE_UNAVAILABLE, "Ended", "the container ends");
-    let mut room = room.map_err(|error| NoBody::Missing(Box::new(gone(error))))?;
+    let mut room = room.map_err(|_| {
+        let what = "the container ends";
+        let reply = failure(StatusCode::SERVICE_UNAVAILABLE, "Ended", what);
+        NoBody::Missing(Box::new(reply), what.into())
+    })?;
     match http::body(body, BODY_MAX, time).await {
         Ok((bytes, trailers)) => {
             // Of one whose length was not said, it may be less.
@@ -118,8 +121,8 @@ pub(super) async fn body(
         Err(error) => {
             let reply = Box::new(failure(error.status, error.kind, &error.what));
             match error.status {
-                StatusCode::PAYLOAD_TOO_LARGE => Err(NoBody::TooLarge(room, reply)),
-                _ => Err(NoBody::Missing(reply)),
+                StatusCode::PAYLOAD_TOO_LARGE => Err(NoBody::TooLarge(reply)),
+                _ => Err(NoBody::Missing(reply, error.what)),
             }
         }
     }
@@ -157,7 +160,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_the_callers_until_it_is_written() {
         let (containers, callers) = (Arc::new(Semaphore::new(10)), Arc::new(Semaphore::new(6)));
-        let room = || containers.clone().try_acquire_many_owned(5).unwrap();
+        let room = || containers.clone().try_acquire_many_owned(5).ok();
         let body = Bytes::from_static(b"12345");
         let first = hand_on(body.clone(), room(), callers.clone()).await.unwrap();
         assert_eq!((containers.available_permits(), callers.available_permits()), (10, 1));

@@ -23,7 +23,9 @@ impl Schedule {
             let is_old = process.is_idle()
                 && is_container_running
                 && process.idle_since + self.terms.keep_alive <= now;
-            if is_old || process.children.is_one_overdue(now) {
+            // One that sends on is as one that does not return from its request.
+            let is_late = process.children.is_one_overdue(now) || process.sends_too_long(now);
+            if is_old || is_late {
                 to_end.push(*id);
             }
         }

@@ -1,6 +1,6 @@
 //! Where requests run: containers, and INIT processes in them.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::children::Children;
@@ -39,6 +39,8 @@ pub(super) struct Process {
     pub(super) handed: VecDeque<RequestId>,
     /// Requests that it, or a child of it, has taken.
     pub(super) taken: BTreeSet<RequestId>,
+    /// Requests that are answered, and of whose response it still sends what is of no use: until when it may.
+    pub(super) sending: BTreeMap<RequestId, Duration>,
     pub(super) children: Children,
     pub(super) idle_since: Duration,
 }
@@ -54,13 +56,19 @@ impl Process {
             connections: BTreeSet::new(),
             handed: VecDeque::new(),
             taken: BTreeSet::new(),
+            sending: BTreeMap::new(),
             children: Children::default(),
             idle_since: now,
         }
     }
 
     pub(super) fn requests(&self) -> usize {
-        self.taken.len() + self.handed.len()
+        self.taken.len() + self.handed.len() + self.sending.len()
+    }
+
+    /// Whether it should have sent a response to its end.
+    pub(super) fn sends_too_long(&self, now: Duration) -> bool {
+        self.sending.values().any(|until| *until <= now)
     }
 
     pub(super) fn is_idle(&self) -> bool {

@@ -393,6 +393,34 @@ fn a_process_amid_its_first_request_is_not_taken_over() {
     assert_eq!(schedule.take(NOW, found, None).unwrap().request, waits);
 }
 
+/// Its next request would wait, and fail, while a program still sends a response that is too large.
+#[test]
+fn a_process_that_sends_on_gets_no_request_and_is_ended_with_its_time() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "g");
+    let again = |schedule: &mut Schedule| {
+        let request = schedule.request(NOW, "g", NONE).unwrap();
+        assert_eq!(schedule.take(NOW, process, None).unwrap().request, request);
+        assert_eq!(schedule.answered_ahead(NOW, process, request), Some(Start::Reuse));
+        assert_eq!(schedule.answered_ahead(NOW, process, request), None);
+        request
+    };
+    let sends = again(&mut schedule);
+    let other = schedule.request(NOW, "g", NONE).unwrap();
+    let [Action::Spawn(home, warm, first, _)] = actions(&mut schedule)[..] else { panic!() };
+    assert_eq!((home, first), (container, other));
+    schedule.sent(NOW, process, sends);
+    again(&mut schedule);
+    let late = NOW + Duration::from_secs(3);
+    assert_eq!(schedule.next_tick(), Some(late));
+    schedule.tick(late - Duration::from_millis(1));
+    assert_eq!(actions(&mut schedule), []);
+    schedule.tick(late);
+    assert_eq!(actions(&mut schedule), [Action::KillProcess(container, process)]);
+    assert!(schedule.next_tick() > Some(late));
+    assert_ne!(warm, process);
+}
+
 #[test]
 fn random_runs_answer_each_request_once_and_leave_nothing() {
     let seeds = match std::env::var("ELVER_SEED") {
@@ -418,6 +446,7 @@ struct World {
     processes: BTreeMap<ProcessId, (ContainerId, String)>,
     children: BTreeSet<(ProcessId, RequestId)>,
     taken: BTreeSet<(ProcessId, RequestId)>,
+    sending: BTreeSet<(ProcessId, RequestId)>,
 }
 
 impl World {
@@ -433,6 +462,7 @@ impl World {
             processes: BTreeMap::new(),
             children: BTreeSet::new(),
             taken: BTreeSet::new(),
+            sending: BTreeSet::new(),
         }
     }
 
@@ -465,7 +495,7 @@ impl World {
 
     fn step(&mut self) {
         let now = self.now;
-        match below(&mut self.random, 12) {
+        match below(&mut self.random, 14) {
             0..=2 => {
                 let function = ["f", "g", "h", "i"][below(&mut self.random, 4)];
                 if let Ok(request) = self.schedule.request(now, function, NONE) {
@@ -489,6 +519,20 @@ impl World {
                 self.taken.remove(&(process, request));
                 if self.schedule.answered(now, process, request).is_some() {
                     assert!(self.open.remove(&request), "answered twice");
+                }
+            }
+            12 => {
+                let Some((process, request)) = pick(&mut self.random, &self.taken) else { return };
+                self.taken.remove(&(process, request));
+                if self.schedule.answered_ahead(now, process, request).is_some() {
+                    assert!(self.open.remove(&request), "answered twice");
+                    self.sending.insert((process, request));
+                }
+            }
+            13 => {
+                if let Some(sends) = pick(&mut self.random, &self.sending) {
+                    self.sending.remove(&sends);
+                    self.schedule.sent(now, sends.0, sends.1);
                 }
             }
             9 => {

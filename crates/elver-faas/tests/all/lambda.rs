@@ -4,6 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
 use elver_faas::schedule::Start;
+use elver_testkit::wait_for;
 use serde_json::{Value, json};
 
 use crate::platform::{Platform, wait_for_processes};
@@ -12,6 +13,11 @@ const PROGRAM: &str = r#"#!/usr/bin/python3
 import base64, http.client, json, os, time
 api = http.client.HTTPConnection(os.environ["AWS_LAMBDA_RUNTIME_API"])
 BASE = "/2018-06-01/runtime/"
+def begin(request):
+    """A response whose length is not known when it begins."""
+    api.putrequest("POST", BASE + f"invocation/{request}/response")
+    api.putheader("Transfer-Encoding", "chunked")
+    api.endheaders()
 def ask(method, path, body=None):
     api.request(method, BASE + path, body)
     answer = api.getresponse()
@@ -39,6 +45,29 @@ while True:
             api.send(f"Lambda-Runtime-Function-Error-Type: Mine\r\nLambda-Runtime-Function-Error-Body: {error}\r\n".encode())
         api.send(b"\r\n")
         api.getresponse().read()
+    elif event == "cut":
+        begin(request)
+        api.send(b'6\r\n"begun\r\n')
+        api.close()
+    elif event in ("no chunk", "long trailers"):
+        begin(request)
+        api.send({"no chunk": b"begun", "long trailers": b"1\r\n1\r\n0\r\nX: " + b"x" * 20000}[event] + b"\r\n\r\n")
+        api.getresponse().read()
+    elif event == "twice":
+        begin(request)
+        second = http.client.HTTPConnection(os.environ["AWS_LAMBDA_RUNTIME_API"])
+        second.request("POST", BASE + f"invocation/{request}/response", '"second"')
+        answer = second.getresponse()
+        status = json.dumps([answer.status, json.load(answer)["errorType"]])
+        api.send(f"{len(status):x}\r\n{status}\r\n0\r\n\r\n".encode())
+        api.getresponse().read()
+    elif event == "too much":
+        begin(request)
+        api.send(b"700000\r\n" + b"x" * 0x700000 + b"\r\n")
+        while not os.path.exists("go"):
+            time.sleep(0.01)
+        api.send(b"0\r\n\r\n")
+        api.getresponse().read()
     elif event == "fail without a word":
         api.request("POST", BASE + f"invocation/{request}/error", b"", {"Lambda-Runtime-Function-Error-Type": "Mine.Silent"})
         api.getresponse().read()
@@ -49,8 +78,13 @@ while True:
 "#;
 
 fn platform(uid: u32) -> Platform {
+    platform_with(uid, "")
+}
+
+/// With more lines for its function.
+fn platform_with(uid: u32, lines: &str) -> Platform {
     let functions = format!(
-        "[owners.alice]\nuid = {uid}\n[functions.program]\nowner = \"alice\"\ncode = \"@CODE@\"\nhandler = \"bootstrap\"\nruntime = \"program\"\n"
+        "[owners.alice]\nuid = {uid}\n[functions.program]\nowner = \"alice\"\ncode = \"@CODE@\"\nhandler = \"bootstrap\"\nruntime = \"program\"\n{lines}\n"
     );
     let platform = Platform::start("", &functions);
     let program = platform.code().join("bootstrap");
@@ -93,6 +127,47 @@ fn a_response_that_ends_with_an_error_is_one() {
     let expected = json!({"errorType": "Mine", "errorMessage": "amid"});
     assert_eq!((failed.is_error, error), (true, expected));
     assert_eq!(platform.answer("program", json!(1)).0, Start::Reuse);
+}
+
+/// The error with which the program answers.
+fn error(platform: &Platform, event: &str) -> Value {
+    let failed = platform.invoke("program", json!(event)).unwrap();
+    assert!(failed.is_error, "{event}: {}", String::from_utf8_lossy(&failed.body));
+    serde_json::from_slice(&failed.body).unwrap()
+}
+
+/// Its caller waited until the request's time was over, and its process was ended for that.
+#[test]
+fn a_response_that_does_not_come_whole_is_an_error() {
+    let platform = platform_with(62_240, "timeout_s = 30");
+    let (_, first) = platform.answer("program", json!(1));
+    for event in ["cut", "no chunk", "long trailers"] {
+        assert_eq!(error(&platform, event)["errorType"], "Runtime.TruncatedResponse", "{event}");
+        let (start, again) = platform.answer("program", json!(1));
+        assert_eq!((start, &again["pid"]), (Start::Reuse, &first["pid"]), "{event}");
+    }
+}
+
+#[test]
+fn a_request_has_one_response_at_a_time() {
+    let platform = platform(62_241);
+    let (_, answer) = platform.answer("program", json!("twice"));
+    assert_eq!(answer, json!([403, "InvalidStateTransition"]));
+}
+
+#[test]
+fn a_response_that_is_too_large_is_answered_before_its_end() {
+    let platform = platform_with(62_242, "timeout_s = 60");
+    let (_, first) = platform.answer("program", json!(1));
+    assert_eq!(error(&platform, "too much")["errorType"], "Function.ResponseSizeTooLarge");
+    // Who still sends it takes no other request.
+    assert_eq!(platform.answer("program", json!(2)).0, Start::Warm);
+    std::fs::write(platform.code().join("go"), "").unwrap();
+    wait_for("the first process", || {
+        let (start, again) = platform.answer("program", json!(3));
+        assert_eq!(start, Start::Reuse);
+        (again["pid"] == first["pid"]).then_some(())
+    });
 }
 
 #[test]

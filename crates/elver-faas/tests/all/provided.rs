@@ -41,6 +41,15 @@ fn error(platform: &Platform, function: &str, event: Value) -> Value {
     serde_json::from_slice(&failed.body).unwrap()
 }
 
+/// Waits until a process takes the next request of its function, once it has sent what was of no use.
+fn wait_for_process(platform: &Platform, function: &str, first: &Value) {
+    wait_for("the first process", || {
+        let (start, answer) = platform.answer(function, Value::Null);
+        assert!(matches!(start, Start::Warm | Start::Reuse), "{start}");
+        (answer["pid"] == first["pid"]).then_some(())
+    });
+}
+
 #[test]
 fn a_function_of_lambda_runtime_starts_cold_and_warm_and_is_never_forked() {
     let mut platform = platform(62_220, &[("first", "memory_mb = 600"), ("second", "")]);
@@ -112,16 +121,15 @@ fn what_a_function_of_lambda_runtime_does_wrong_is_told() {
 fn a_function_of_lambda_runtime_takes_and_gives_bodies_of_megabytes() {
     let platform = platform(62_223, &[("large", "")]);
     let text = "x".repeat(5 << 20);
-    let (_, answer) = platform.answer("large", json!({"text": text}));
-    assert!(answer["event"]["text"] == text, "it came back otherwise");
+    let (_, first) = platform.answer("large", json!({"text": text}));
+    assert!(first["event"]["text"] == text, "it came back otherwise");
     let most = 6 << 20;
     let (_, answer) = platform.answer("large", json!({"bytes": most - 2}));
     assert_eq!(answer.as_str().unwrap().len(), most - 2);
     for far in [most, 4 * most] {
         let failed = error(&platform, "large", json!({"bytes": far}));
         assert_eq!(failed["errorType"], "Function.ResponseSizeTooLarge");
-        // Its process goes on.
-        assert_eq!(platform.answer("large", json!({"bytes": 1})).0, Start::Reuse);
+        wait_for_process(&platform, "large", &first);
     }
 }
 
@@ -138,6 +146,7 @@ fn streamed(body: &[u8]) -> &str {
 #[test]
 fn a_streamed_response_of_lambda_runtime_comes_whole() {
     let platform = platform(62_224, &[("stream", "")]);
+    let (_, first) = platform.answer("stream", Value::Null);
     let parts = |count: usize| (0..count).map(|part| format!("{part:>1023}\n")).collect::<String>();
     for count in [0, 1, 3000] {
         let Invoked { body, is_error, .. } =
@@ -165,7 +174,7 @@ fn a_streamed_response_of_lambda_runtime_comes_whole() {
     assert!(!broken.is_error);
     let failed = error(&platform, "stream", json!({"stream": 7000}));
     assert_eq!(failed["errorType"], "Function.ResponseSizeTooLarge");
-    assert_eq!(platform.answer("stream", Value::Null).0, Start::Reuse);
+    wait_for_process(&platform, "stream", &first);
 }
 
 #[test]
@@ -193,7 +202,7 @@ fn a_start_of_lambda_runtime_that_fails_is_told() {
             assert_eq!(why.contains("its start failed"), function != "ends", "{why}");
         }
     }
-    assert!(platform.logs().contains("no start"));
+    wait_for("the log", || platform.logs().contains("no start").then_some(()));
     assert_eq!(platform.answer("good", Value::Null).1["calls"], 1);
     std::fs::remove_file(platform.code().join("bootstrap")).unwrap();
     let (kind, why) = platform.refusal("ends", Value::Null);
