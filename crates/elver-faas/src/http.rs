@@ -89,18 +89,20 @@ pub(crate) async fn converse<T, S, F>(
     }
 }
 
-/// A request's body of at most so many bytes, which comes within this time, and what came behind it. It is kept in one piece:
-/// a frame may be a byte, of which what keeps it apart would be many times as large.
+/// A request's body of at most so many bytes, and what came behind it. Its peer has this time to send it; what `room` takes,
+/// which is asked before so many bytes are kept, is not of that. It is kept in one piece: a frame may be a byte, of which what
+/// keeps it apart would be many times as large.
 pub(crate) async fn body<B>(
     body: &mut B,
     most: usize,
     time: Duration,
+    mut room: impl AsyncFnMut(usize),
 ) -> Result<(Bytes, Option<HeaderMap>), NoBody>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Display,
 {
-    let until = Instant::now() + time;
+    let mut until = Instant::now() + time;
     let (mut bytes, mut trailers) = (Vec::new(), None);
     loop {
         let Ok(frame) = timeout_at(until, body.frame()).await else {
@@ -122,7 +124,12 @@ where
             None => return Ok((bytes.into_boxed_slice().into(), trailers)),
         };
         match frame.into_data() {
-            Ok(more) if more.len() <= most - bytes.len() => bytes.extend_from_slice(&more),
+            Ok(more) if more.len() <= most - bytes.len() => {
+                let asked = Instant::now();
+                room(bytes.len() + more.len()).await;
+                until += asked.elapsed();
+                bytes.extend_from_slice(&more);
+            }
             Ok(_) => {
                 return Err(NoBody {
                     status: StatusCode::PAYLOAD_TOO_LARGE,
@@ -219,10 +226,12 @@ mod tests {
     async fn a_body_of_many_frames_takes_the_room_of_its_bytes() {
         const LENGTH: usize = 100_000;
         let mut bits = Bits { left: LENGTH, alive: Arc::new(()), most_alive: 0 };
-        let (bytes, _) = body(&mut bits, LENGTH, Duration::from_secs(1)).await.unwrap();
+        let (bytes, _) =
+            body(&mut bits, LENGTH, Duration::from_secs(1), async |_| {}).await.unwrap();
         assert_eq!((bytes.len(), bits.most_alive), (LENGTH, 0));
         bits.left = LENGTH + 1;
-        let refused = body(&mut bits, LENGTH, Duration::from_secs(1)).await.unwrap_err();
+        let refused =
+            body(&mut bits, LENGTH, Duration::from_secs(1), async |_| {}).await.unwrap_err();
         assert_eq!(refused.status, StatusCode::PAYLOAD_TOO_LARGE);
     }
 
@@ -254,7 +263,8 @@ mod tests {
     async fn of_halves(pause: Duration) -> String {
         let (mut client, server) = tokio::io::duplex(4096);
         let length = |request: Request<Incoming>| async move {
-            let told = body(&mut request.into_body(), 100, Duration::from_secs(60)).await;
+            let minute = Duration::from_secs(60);
+            let told = body(&mut request.into_body(), 100, minute, async |_| {}).await;
             let told = told.map_or_else(|error| error.what, |(bytes, _)| bytes.len().to_string());
             closing(with_type(StatusCode::OK, "text/plain", told.into()))
         };

@@ -155,7 +155,7 @@ async fn answer(door: Rc<Door>, request: Request<Incoming>) -> Reply {
         }
         _ => return failure(StatusCode::NOT_FOUND, &format!("an action has no {path}")),
     };
-    let body = match http::body(&mut request.into_body(), most, BODY_TIME_MAX).await {
+    let body = match http::body(&mut request.into_body(), most, BODY_TIME_MAX, async |_| {}).await {
         Ok((body, _)) => body,
         Err(error) => return failure(error.status, &error.what),
     };

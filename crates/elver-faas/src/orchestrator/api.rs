@@ -11,11 +11,11 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use tokio::net::UnixListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
 use super::core::{Answer, Orchestrator};
 use super::http::{self, Heads, NoBody, Reply, Whole};
+use super::room::{Part, RESPONSE_MAX, Room};
 use crate::accepting;
 use crate::protocol::{Order, REGION};
 use crate::schedule::{ContainerId, ProcessId, RequestId, Start, Taken};
@@ -74,7 +74,7 @@ async fn answer(
     orchestrator: &Rc<Orchestrator>,
     process: ProcessId,
     request: Request<Incoming>,
-    bodies: Arc<Semaphore>,
+    bodies: Arc<Room>,
     answers: &Cell<Option<RequestId>>,
 ) -> Reply {
     let path = request.uri().path().to_string();
@@ -199,7 +199,7 @@ async fn finish(
     orchestrator: &Rc<Orchestrator>,
     process: ProcessId,
     request: Request<Incoming>,
-    bodies: Arc<Semaphore>,
+    bodies: Arc<Room>,
     id: RequestId,
     is_error: bool,
 ) -> Reply {
@@ -207,7 +207,7 @@ async fn finish(
     // A response may be streamed for as long as its request may take; then its process is killed.
     let time = Duration::from_secs(orchestrator.config.functions[&function].timeout_s);
     let (head, mut body) = request.into_parts();
-    let said = match http::body(&mut body, bodies, time).await {
+    let said = match http::body(&mut body, bodies, RESPONSE_MAX, time).await {
         Ok(body) => said(&head.headers, body, is_error),
         Err(NoBody::TooLarge(refusal)) => {
             let ended =
@@ -236,7 +236,7 @@ struct Said {
     body: Bytes,
     content_type: String,
     is_error: bool,
-    room: Option<OwnedSemaphorePermit>,
+    room: Option<Part>,
 }
 
 fn said(headers: &HeaderMap, body: Whole, is_error: bool) -> Said {
@@ -274,7 +274,7 @@ fn truncated(why: &str) -> Said {
 fn too_large() -> Said {
     let what = format!(
         "Response payload size exceeded maximum allowed payload size ({} bytes).",
-        http::BODY_MAX
+        RESPONSE_MAX
     );
     instead("Function.ResponseSizeTooLarge", &what)
 }

@@ -6,14 +6,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
-
-use super::http::BODIES_MAX;
+use super::room::Room;
 
 #[derive(Debug)]
 struct Caller {
     connections: usize,
-    bodies: Arc<Semaphore>,
+    bodies: Arc<Room>,
     is_stranger: bool,
 }
 
@@ -28,7 +26,7 @@ pub(super) struct Callers {
 #[derive(Debug)]
 pub(super) struct Connected {
     uid: u32,
-    bodies: Arc<Semaphore>,
+    bodies: Arc<Room>,
     of: Rc<RefCell<BTreeMap<u32, Caller>>>,
 }
 
@@ -49,10 +47,7 @@ impl Callers {
         if is_stranger && of_strangers >= self.most {
             return Err("all who may invoke nothing have as many connections as they may have");
         }
-        let new = || {
-            let bodies = Arc::new(Semaphore::new(BODIES_MAX));
-            Caller { connections: 0, bodies, is_stranger }
-        };
+        let new = || Caller { connections: 0, bodies: Room::new(), is_stranger };
         let caller = of.entry(uid).or_insert_with(new);
         if caller.connections >= self.most {
             return Err("you have as many connections as one user may have");
@@ -64,7 +59,7 @@ impl Callers {
 
 impl Connected {
     /// Room for the user's bodies.
-    pub(super) fn bodies(&self) -> Arc<Semaphore> {
+    pub(super) fn bodies(&self) -> Arc<Room> {
         self.bodies.clone()
     }
 }

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use hyper::body::Bytes;
 use tokio::net::UnixListener;
-use tokio::sync::{Mutex, Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 
-use super::http::{self, BODIES_MAX};
+use super::http;
 use super::limits::Limits;
 use super::node::Node;
+use super::room::{Part, Room};
 use super::stuck::Stuck;
 use super::terms;
 use crate::bundle::Bundle;
@@ -61,7 +62,7 @@ pub(super) struct Answer {
     pub(super) launch: Duration,
     pub(super) total: Duration,
     /// The body's among those of the container; what the orchestrator itself says has none.
-    pub(super) room: Option<OwnedSemaphorePermit>,
+    pub(super) room: Option<Part>,
 }
 
 /// A request whose caller waits.
@@ -79,7 +80,7 @@ pub(super) struct Pending {
 #[derive(Clone, Debug)]
 pub(super) struct Rooms {
     pub(super) connections: Arc<Semaphore>,
-    pub(super) bodies: Arc<Semaphore>,
+    pub(super) bodies: Arc<Room>,
 }
 
 /// What a container has on this side.
@@ -440,7 +441,7 @@ impl Orchestrator {
         let control = spawn_local((self.services.control)(self.clone(), listener, id, expected));
         let rooms = Rooms {
             connections: Arc::new(Semaphore::new(self.limits.container)),
-            bodies: Arc::new(Semaphore::new(BODIES_MAX)),
+            bodies: Room::new(),
         };
         let control = control.abort_handle();
         let home = Home { orders: None, control, rooms, commands: Rc::default() };

@@ -19,6 +19,7 @@ use tokio::task::{JoinHandle, JoinSet, spawn_local};
 use super::callers::Callers;
 use super::core::{Answer, Orchestrator, Pending};
 use super::http::{self, Heads, Reply};
+use super::room::{REQUEST_MAX, Room};
 use super::stuck::Stuck;
 use crate::accepting;
 use crate::client::{
@@ -96,7 +97,7 @@ fn too_many(why: &str) -> String {
 async fn answer(
     orchestrator: Rc<Orchestrator>,
     caller: u32,
-    bodies: Arc<Semaphore>,
+    bodies: Arc<Room>,
     request: Request<Incoming>,
 ) -> Reply {
     let path = request.uri().path().to_string();
@@ -117,7 +118,7 @@ async fn answer(
 async fn invoke(
     orchestrator: &Rc<Orchestrator>,
     caller: u32,
-    bodies: Arc<Semaphore>,
+    bodies: Arc<Room>,
     name: &str,
     request: Request<Incoming>,
 ) -> Reply {
@@ -134,7 +135,8 @@ async fn invoke(
         }
     };
     let his = bodies.clone();
-    let body = match http::body(&mut request.into_body(), bodies, http::BODY_TIME_MAX).await {
+    let mut body = request.into_body();
+    let body = match http::body(&mut body, bodies, REQUEST_MAX, http::BODY_TIME_MAX).await {
         Ok(body) => body,
         Err(none) => return none.reply(),
     };
@@ -225,7 +227,7 @@ fn list(orchestrator: &Orchestrator, caller: u32) -> Reply {
 }
 
 /// An answer, among the caller's bodies: what he does not read is no longer its container's.
-async fn result(answer: Answer, bodies: Arc<Semaphore>) -> Reply {
+async fn result(answer: Answer, bodies: Arc<Room>) -> Reply {
     let Some(body) = http::hand_on(answer.body, answer.room, bodies).await else {
         let what = "you have as many bytes of answers as one caller may have, and read none";
         return http::failure(StatusCode::TOO_MANY_REQUESTS, "TooMany", what);

@@ -9,25 +9,19 @@ use std::time::Duration;
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::{HeaderMap, Request, StatusCode};
 use tokio::net::UnixListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::room::{Part, Room};
 use crate::http;
 pub(super) use crate::http::{
     BODY_TIME_MAX, Heads, Reply, closing, converse, discard, json, with_type,
 };
 use crate::progress::WRITE_MAX;
 
-/// The largest request or response of a function, in bytes: Lambda's own limit.
-pub(super) const BODY_MAX: usize = 6 << 20;
-
 /// The largest body that is read though it is of no use, in bytes.
 const IDLE_MAX: usize = 64 << 10;
 
 /// The largest error of a start, in bytes.
 const ERROR_MAX: usize = 256 << 10;
-
-/// Most bytes of bodies at once of one container, and of one caller; what comes beyond waits.
-pub(super) const BODIES_MAX: usize = 64 << 20;
 
 /// Listens where a socket of an earlier run may be left. Its owner alone may connect.
 pub(super) fn bind(path: &Path) -> io::Result<UnixListener> {
@@ -47,13 +41,13 @@ pub(super) struct Whole {
     /// What came behind it.
     pub(super) trailers: Option<HeaderMap>,
     /// Its part of what there may be, for as long as the bytes are kept.
-    pub(super) room: OwnedSemaphorePermit,
+    pub(super) room: Part,
 }
 
 /// Bytes, and their part of what there may be.
 struct Kept {
     bytes: Bytes,
-    _room: OwnedSemaphorePermit,
+    _room: Part,
 }
 
 impl AsRef<[u8]> for Kept {
@@ -63,19 +57,14 @@ impl AsRef<[u8]> for Kept {
 }
 
 /// The same bytes, which have their room until the last of them is dropped: those of an answer when they have been written.
-pub(super) fn kept(bytes: Bytes, room: OwnedSemaphorePermit) -> Bytes {
+pub(super) fn kept(bytes: Bytes, room: Part) -> Bytes {
     Bytes::from_owner(Kept { bytes, _room: room })
 }
 
 /// Bytes that were part of somebody's, as part of another one's, once he has room for them. `None` if he has none for as long
 /// as who takes nothing is waited for.
-pub(super) async fn hand_on(
-    bytes: Bytes,
-    room: Option<OwnedSemaphorePermit>,
-    to: Arc<Semaphore>,
-) -> Option<Bytes> {
-    let more = to.acquire_many_owned(bytes.len() as u32);
-    let his = tokio::time::timeout(WRITE_MAX, more).await.ok()?.ok()?;
+pub(super) async fn hand_on(bytes: Bytes, room: Option<Part>, to: Arc<Room>) -> Option<Bytes> {
+    let his = tokio::time::timeout(WRITE_MAX, Part::whole(to, bytes.len())).await.ok()?;
     drop(room);
     Some(kept(bytes, his))
 }
@@ -98,24 +87,17 @@ impl NoBody {
     }
 }
 
-/// A request's body, once there is room for it, if it comes within this time.
+/// A request's body of at most so many bytes, if its peer sends it within this time. It waits for room.
 pub(super) async fn body(
     body: &mut Incoming,
-    room: Arc<Semaphore>,
+    room: Arc<Room>,
+    most: usize,
     time: Duration,
 ) -> Result<Whole, NoBody> {
-    let length = body.size_hint().upper();
-    let length = length.map_or(BODY_MAX, |length| length.min(BODY_MAX as u64) as usize);
-    let room = room.acquire_many_owned(length as u32).await;
-    let mut room = room.map_err(|_| {
-        let what = "the container ends";
-        let reply = failure(StatusCode::SERVICE_UNAVAILABLE, "Ended", what);
-        NoBody::Missing(Box::new(reply), what.into())
-    })?;
-    match http::body(body, BODY_MAX, time).await {
+    let mut room = Part::new(room);
+    match http::body(body, most, time, async |length| room.grow(length).await).await {
         Ok((bytes, trailers)) => {
-            // Of one whose length was not said, it may be less.
-            drop(room.split(length.saturating_sub(bytes.len())));
+            room.end(bytes.len());
             Ok(Whole { bytes, trailers, room })
         }
         Err(error) => {
@@ -142,7 +124,7 @@ pub(super) async fn unread(request: Request<Incoming>, reply: Reply) -> Reply {
 
 /// The beginning of what a runtime says of its failed start.
 pub(super) async fn reason(request: Request<Incoming>, most: usize) -> String {
-    match http::body(&mut request.into_body(), ERROR_MAX, BODY_TIME_MAX).await {
+    match http::body(&mut request.into_body(), ERROR_MAX, BODY_TIME_MAX, async |_| {}).await {
         Ok((body, _)) => String::from_utf8_lossy(&body).chars().take(most).collect(),
         Err(error) => format!("its reason cannot be read: {}", error.what),
     }
@@ -155,23 +137,70 @@ pub(super) fn failure(status: StatusCode, kind: &str, what: &str) -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::task::{LocalSet, spawn_local};
+
+    use super::super::room::RESPONSE_MAX;
+    use super::super::room::tests::{free, room};
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_the_callers_until_it_is_written() {
-        let (containers, callers) = (Arc::new(Semaphore::new(10)), Arc::new(Semaphore::new(6)));
-        let room = || containers.clone().try_acquire_many_owned(5).ok();
+        let (containers, callers) = (room(10), room(6));
         let body = Bytes::from_static(b"12345");
-        let first = hand_on(body.clone(), room(), callers.clone()).await.unwrap();
-        assert_eq!((containers.available_permits(), callers.available_permits()), (10, 1));
+        let is_free = |of_containers, of_callers| {
+            assert_eq!((free(&containers), free(&callers)), (of_containers, of_callers));
+        };
+        let part = async || Some(Part::whole(containers.clone(), 5).await);
+        let first = hand_on(body.clone(), part().await, callers.clone()).await.unwrap();
+        is_free(10, 1);
         // One who takes nothing holds up nobody for ever.
-        assert!(hand_on(body.clone(), room(), callers.clone()).await.is_none());
-        assert_eq!(containers.available_permits(), 10);
-        let part = first.slice(1..);
+        assert!(hand_on(body.clone(), part().await, callers.clone()).await.is_none());
+        is_free(10, 1);
+        let rest = first.slice(1..);
         drop(first);
-        assert_eq!(callers.available_permits(), 1);
-        drop(part);
-        assert!(hand_on(body, room(), callers.clone()).await.is_some());
-        assert_eq!(callers.available_permits(), 6);
+        is_free(10, 1);
+        drop(rest);
+        assert!(hand_on(body, part().await, callers.clone()).await.is_some());
+        is_free(10, 6);
+    }
+
+    /// Each of ten streams had the room of the largest from its first byte on, and the rest waited for one of them to end.
+    #[tokio::test(start_paused = true)]
+    async fn streams_that_pause_keep_nobody_waiting() {
+        const MINUTE: Duration = Duration::from_secs(60);
+        const HEAD: &str = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n1\r\n1\r\n";
+        let room = Room::new();
+        let connect = || {
+            let (client, server) = tokio::io::duplex(4096);
+            let room = room.clone();
+            let length = move |request: Request<Incoming>| {
+                let room = room.clone();
+                async move {
+                    let told = body(&mut request.into_body(), room, RESPONSE_MAX, MINUTE).await;
+                    let told = told.map_or_else(|_| "none".into(), |b| b.bytes.len().to_string());
+                    with_type(StatusCode::OK, "text/plain", told.into())
+                }
+            };
+            let heads = Heads { bytes: 8192, time: None };
+            spawn_local(async move {
+                converse(server, heads, length, std::future::pending()).await;
+            });
+            client
+        };
+        let asking = async {
+            let mut held: Vec<_> = (0..20).map(|_| connect()).collect();
+            for client in &mut held {
+                client.write_all(HEAD.as_bytes()).await.unwrap();
+            }
+            held.push(connect());
+            let last = held.last_mut().unwrap();
+            last.write_all(format!("{HEAD}0\r\n\r\n").as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            last.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.ends_with("\r\n\r\n1"), "{answer}");
+        };
+        let asking = tokio::time::timeout(MINUTE / 2, asking);
+        LocalSet::new().run_until(asking).await.expect("an answer");
     }
 }

@@ -10,6 +10,7 @@ mod front;
 mod http;
 mod limits;
 mod node;
+mod room;
 mod stuck;
 mod terms;
 
