@@ -3,6 +3,7 @@
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
@@ -435,15 +436,49 @@ pub fn python(owner: &str, uid: u32, functions: &[&str]) -> String {
     text
 }
 
-/// The host's processes of a user.
+/// The host's processes of a user. One that has ended, and whose parent is another user's, is the host's to reap, whenever
+/// that does: it is none of his any more.
 pub fn processes_of(uid: u32) -> usize {
+    let status = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/status")).ok();
     let line = format!("\nUid:\t{uid}\t");
-    let is_his =
-        |pid: &Path| std::fs::read_to_string(pid.join("status")).is_ok_and(|s| s.contains(&line));
+    let is_his = |pid: &str| {
+        let Some(told) = status(pid).filter(|told| told.contains(&line)) else { return false };
+        let parent = told.lines().find_map(|line| line.strip_prefix("PPid:\t"));
+        let parent = parent.and_then(status);
+        !told.contains("\nState:\tZ") || parent.is_none_or(|parent| parent.contains(&line))
+    };
     std::fs::read_dir("/proc")
         .unwrap()
-        .filter(|entry| is_his(&entry.as_ref().unwrap().path()))
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_str().is_some_and(is_his))
         .count()
+}
+
+#[test]
+fn what_its_parent_has_yet_to_reap_is_its_parents() {
+    const UID: u32 = 62_243;
+    let mut left = Command::new("true").uid(UID).spawn().unwrap();
+    wait_for("it to end", || {
+        let told = std::fs::read_to_string(format!("/proc/{}/status", left.id())).unwrap();
+        told.contains("State:\tZ").then_some(())
+    });
+    assert_eq!(processes_of(UID), 0);
+    left.wait().unwrap();
+    // It has a child that has ended, and says so.
+    const REAPS_NOTHING: &str = "import os, sys
+pid = os.fork()
+if pid == 0:
+    os._exit(0)
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+print(flush=True)
+sys.stdin.read()";
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-c", REAPS_NOTHING]).uid(UID).current_dir("/");
+    let mut parent = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    BufReader::new(parent.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    assert_eq!(processes_of(UID), 2);
+    drop(parent.stdin.take());
+    assert!(parent.wait().unwrap().success());
+    assert_eq!(processes_of(UID), 0);
 }
 
 /// Waits until a user has so many processes.
