@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+mod answering;
 mod children;
 mod ending;
 mod places;
@@ -298,62 +299,6 @@ impl Schedule {
         request.deadline = now + self.functions[&request.function].timeout;
         let (_, start) = request.place?;
         Some(Taken { request: id, deadline: request.deadline, start })
-    }
-
-    /// A process answers a request, with a result or an error of its own. `None` if the request is
-    /// none that it has taken: of another process, of another owner, late, or never there.
-    pub fn answered(&mut self, now: Duration, id: ProcessId, request: RequestId) -> Option<Start> {
-        let process = self.processes.get_mut(&id)?;
-        if !process.taken.remove(&request) {
-            return None;
-        }
-        self.conclude(now, id, request)
-    }
-
-    /// The same, where the process still sends what is of no use. It gets no other request before it [has
-    /// sent](Schedule::sent) that, and is ended if that takes longer than its request might have taken; a child that was forked
-    /// for the request is as one that has answered.
-    pub fn answered_ahead(
-        &mut self,
-        now: Duration,
-        id: ProcessId,
-        request: RequestId,
-    ) -> Option<Start> {
-        let process = self.processes.get_mut(&id)?;
-        if !process.taken.remove(&request) {
-            return None;
-        }
-        let asked = self.requests.get(&request)?;
-        if asked.place.is_some_and(|(_, start)| start != Start::Fork) {
-            process.sending.insert(request, asked.deadline);
-        }
-        self.conclude(now, id, request)
-    }
-
-    /// A process sends no more of a response that was answered ahead of its end.
-    pub fn sent(&mut self, now: Duration, id: ProcessId, request: RequestId) {
-        let Some(process) = self.processes.get_mut(&id) else { return };
-        if process.sending.remove(&request).is_none() {
-            return;
-        }
-        process.idle_since = now;
-        let container = process.container;
-        self.look_for_idle(now, Some(container));
-        self.place_waiting(now);
-    }
-
-    fn conclude(&mut self, now: Duration, id: ProcessId, request: RequestId) -> Option<Start> {
-        let process = self.processes.get_mut(&id)?;
-        if process.stage == Stage::Starting {
-            process.stage = Stage::Running;
-        }
-        process.children.answered(now, request);
-        process.idle_since = now;
-        let container = process.container;
-        let (_, start) = self.requests.remove(&request)?.place?;
-        self.look_for_idle(now, Some(container));
-        self.place_waiting(now);
-        Some(start)
     }
 
     /// The child that was forked for a request has ended. Its request fails if it was not answered.

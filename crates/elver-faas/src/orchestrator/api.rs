@@ -88,7 +88,7 @@ async fn answer(
         (&Method::POST, ["invocation", id, end @ ("response" | "error")]) => {
             let Some(id) = parse_id(id) else { return unknown(request).await };
             let is_error = *end == "error";
-            if let Err(refusal) = begin(orchestrator, process, id) {
+            if let Some(refusal) = begin(orchestrator, process, id) {
                 // What nobody waits for is not read.
                 return http::unread(request, refusal).await;
             }
@@ -181,18 +181,19 @@ fn invocation(orchestrator: &Orchestrator, function: &str, taken: Taken) -> Repl
     reply
 }
 
-/// A process answers a request that it has taken, and does so once: else it could have any number of bodies for one.
-fn begin(orchestrator: &Orchestrator, process: ProcessId, id: RequestId) -> Result<(), Reply> {
+/// A process is about to answer a request, or is refused: it answers those that it has taken, and each once, since it could
+/// have any number of bodies for one else.
+fn begin(orchestrator: &Orchestrator, process: ProcessId, id: RequestId) -> Option<Reply> {
     let mut state = orchestrator.state.borrow_mut();
     if !state.schedule.has_taken(process, id) {
-        return Err(not_taken(id));
+        return Some(not_taken(id));
     }
-    let Some(pending) = state.pending.get_mut(&id) else { return Err(not_taken(id)) };
+    let Some(pending) = state.pending.get_mut(&id) else { return Some(not_taken(id)) };
     if std::mem::replace(&mut pending.is_being_answered, true) {
         let what = format!("request {} has an answer that is still coming", id_of(id));
-        return Err(http::failure(StatusCode::FORBIDDEN, "InvalidStateTransition", &what));
+        return Some(http::failure(StatusCode::FORBIDDEN, "InvalidStateTransition", &what));
     }
-    Ok(())
+    None
 }
 
 async fn finish(

@@ -97,7 +97,7 @@ impl Schedule {
         self.processes
             .iter()
             .filter(|(_, p)| p.function == function && p.stage == Stage::Running && p.has_asked)
-            .filter(|(_, p)| !p.children.is_one_doubted())
+            .filter(|(_, p)| !p.children.is_one_doubted() && p.sending.is_empty())
             .filter(|(_, p)| {
                 let home = &self.containers[&p.container];
                 home.stage == Stage::Running && !self.has_all_requests(home)

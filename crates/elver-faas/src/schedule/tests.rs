@@ -421,6 +421,23 @@ fn a_process_that_sends_on_gets_no_request_and_is_ended_with_its_time() {
     assert_ne!(warm, process);
 }
 
+/// It takes no orders before that.
+#[test]
+fn a_process_that_sends_on_in_its_first_request_is_not_forked() {
+    let mut schedule = schedule();
+    let first = schedule.request(NOW, "f", NONE).unwrap();
+    let [Action::Create(container, _)] = actions(&mut schedule)[..] else { panic!() };
+    schedule.container_runs(NOW, container);
+    let [Action::Spawn(_, process, _, _)] = actions(&mut schedule)[..] else { panic!() };
+    schedule.take(NOW, process, None).unwrap();
+    assert_eq!(schedule.answered_ahead(NOW, process, first), Some(Start::Cold));
+    schedule.request(NOW, "f", NONE).unwrap();
+    assert!(matches!(actions(&mut schedule)[..], [Action::Spawn(..)]));
+    schedule.sent(NOW, process, first);
+    let forked = schedule.request(NOW, "f", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), [Action::Fork(container, process, forked, NONE)]);
+}
+
 #[test]
 fn random_runs_answer_each_request_once_and_leave_nothing() {
     let seeds = match std::env::var("ELVER_SEED") {
