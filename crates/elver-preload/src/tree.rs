@@ -177,7 +177,7 @@ fn files(told: &Told, processors: &str) -> Vec<(String, String)> {
         ("device/local_cpus", mask(processors)),
         ("device/modalias", "elver".to_string()),
         ("ports/1/link_layer", "Ethernet".to_string()),
-        ("ports/1/rate", "2.5 Gb/sec (1X SDR)".to_string()),
+        ("ports/1/rate", "100 Gb/sec (4X EDR)".to_string()),
         ("ports/1/lid", "0x0".to_string()),
         ("ports/1/sm_lid", "0x0".to_string()),
         ("ports/1/sm_sl", "0".to_string()),
