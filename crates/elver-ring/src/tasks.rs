@@ -112,11 +112,13 @@ impl Listener {
             }
             let mut ready = pin!(session.wait_ready());
             poll_fn(|cx| {
-                // Another task has taken the greeting; or a VQP back is connected.
-                if self.is_due() {
+                let slept = ready.as_mut().poll(cx).map_ok(drop);
+                // Another task has taken the greeting; or a VQP back is connected, which the wait itself may have taken
+                // in and tells nobody. Who is looked for behind the wait wakes this task, which is noted by then.
+                if slept.is_pending() && self.is_due() {
                     return Poll::Ready(Ok(()));
                 }
-                ready.as_mut().poll(cx).map_ok(drop)
+                slept
             })
             .await?;
             // What the session has may be for another task, which then takes it.
