@@ -215,6 +215,8 @@ pub(crate) struct Entry {
     pub(crate) failure: Option<(RefusalCode, String)>,
     /// Its user has looked at that.
     pub(crate) failure_told: bool,
+    /// It is one back to a sender that a bound VQP keeps, whether its user holds it or not.
+    pub(crate) is_kept: bool,
     /// The CQ that its completions go to, if it shares one.
     cq: Option<u32>,
     /// It stands in the list of those that may have something.
@@ -584,6 +586,7 @@ fn complete(
     entry.complete(&completion.wc);
     match (completion.source, entry.cq) {
         (Some(source), _) => entry.messages.push_back((completion.wc, source)),
+        (None, None) if entry.is_unheld() => return,
         (None, None) => entry.completions.push_back(completion.wc),
         (None, Some(cq)) => {
             // One that is gone is missed by nobody.

@@ -19,7 +19,8 @@ pub struct Message {
     /// The completion of the receive that it filled.
     pub wc: Wc,
     /// A VQP that is connected to the sender: the same one for all of a sender's messages. It is kept
-    /// while the bound VQP lives, or while it is one of the 1,024 that came last.
+    /// while the bound VQP lives, or while it is one of the 1,024 that came last. As long as the program holds no clone of
+    /// it, what becomes of its WRs, and that it failed, is told to nobody.
     pub source: Vqp,
 }
 
@@ -255,17 +256,27 @@ impl Vqp {
         }
         let handle = Rc::new(Handle { session: self.0.session.clone(), id });
         inner.accept(id, Rc::downgrade(&handle));
+        let mut old = Vec::new();
         if let Some(bound) = inner.vqps.get_mut(&self.0.id) {
             bound.accepted.push_back(handle.clone());
             let over = bound.accepted.len().saturating_sub(ACCEPTED_KEPT_MAX);
-            let old: Vec<_> = bound.accepted.drain(..over).collect();
-            inner.released.extend(old);
+            old.extend(bound.accepted.drain(..over));
+            inner.keep(id, true);
         }
+        old.iter().for_each(|handle| inner.keep(handle.id, false));
+        inner.released.extend(old);
         Vqp(handle)
     }
 }
 
 impl Inner {
+    /// Notes whether a bound VQP keeps another one.
+    fn keep(&mut self, id: u32, is_kept: bool) {
+        if let Some(entry) = self.vqps.get_mut(&id) {
+            entry.is_kept = is_kept;
+        }
+    }
+
     /// Notes whose handle a VQP has that came with a message, or with the session.
     fn accept(&mut self, id: u32, handle: Weak<Handle>) {
         if let Some(entry) = self.vqps.get_mut(&id) {

@@ -20,6 +20,7 @@ impl Entry {
             accepted: VecDeque::new(),
             failure: None,
             failure_told: false,
+            is_kept: false,
             cq: None,
             listed: false,
             state,
@@ -51,8 +52,20 @@ impl Entry {
         self.listed
     }
 
+    /// Whether nobody but a bound VQP has it: what is told of it is for no user.
+    #[inline]
+    pub(crate) fn is_unheld(&self) -> bool {
+        self.is_kept && self.handle.strong_count() == 1
+    }
+
     /// Whether it still has something to take.
     pub(crate) fn stays_listed(&mut self) -> bool {
+        if self.is_unheld() {
+            // Else nobody would take it, and no wait would ever sleep again.
+            self.completions.clear();
+            self.listed = false;
+            return false;
+        }
         self.listed = !self.completions.is_empty()
             || !self.messages.is_empty()
             || self.failure.is_some() && !self.failure_told;

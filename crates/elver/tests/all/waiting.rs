@@ -10,8 +10,8 @@ use std::task::Waker;
 use std::time::Duration;
 
 use elver::{
-    Completed, Error, Mr, Ready, SendOp, Session, SessionCell, SessionOptions, Vqp, VqpOptions,
-    VqpState, Wc, WcStatus,
+    Completed, Error, Mr, Ready, RecvWr, SendOp, Session, SessionCell, SessionOptions, Vqp,
+    VqpOptions, VqpState, Wc, WcStatus,
 };
 use rustix::event::epoll;
 use rustix::time::Timespec;
@@ -225,6 +225,44 @@ fn a_wait_over_all_tells_each_that_has_something_until_it_is_empty() {
     // Alone, and the last to have something: it was the first in the list once.
     read(&vqps[4], &mr, 9);
     assert_eq!(session.wait_ready(WAIT).unwrap().len(), 1);
+}
+
+/// What becomes of an answer, and that who asked is gone, concerns nobody when the program has let go of the VQP back to him:
+/// told again and again, it would keep every wait from sleeping.
+#[test]
+fn what_is_told_of_a_vqp_back_to_a_sender_that_nobody_holds_ends_no_wait() {
+    let node = TestNode::start(config(165, 1));
+    let session = sleepy(&node);
+    let mr = session.alloc(4096, ALL).unwrap();
+    let bound = session.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    let sleeps = || {
+        for _ in 0..3 {
+            let none = session.wait_ready(Some(Duration::from_millis(1)));
+            assert!(matches!(none, Err(Error::TimedOut)), "{none:?}");
+        }
+    };
+    for fails in [false, true] {
+        let asks = sleepy(&node);
+        let near = asks.alloc(64, ALL).unwrap();
+        let vqp = asks.create_vqp(VqpOptions::default()).unwrap();
+        vqp.qconnect(node.gid, port).unwrap();
+        bound.post_recv(&[RecvWr { wr_id: 1, sges: &[mr.sge(0, 8)] }]).unwrap();
+        vqp.post_send(&[wr(2, SendOp::Send, &[near.sge(0, 8)])]).unwrap();
+        let message = bound.wait_msgs(WAIT).unwrap().remove(0);
+        if fails {
+            drop((vqp, asks));
+            while message.source.info().unwrap().state != VqpState::Error {}
+        } else {
+            vqp.post_recv(&[RecvWr { wr_id: 3, sges: &[near.sge(0, 8)] }]).unwrap();
+            message.source.post_send(&[wr(4, SendOp::Send, &[mr.sge(0, 8)])]).unwrap();
+        }
+        // It is there, and nobody takes it.
+        assert_eq!(session.wait_ready(WAIT).unwrap().len(), 1);
+        assert_eq!(session.wait_ready(WAIT).unwrap().len(), 1, "somebody may take it");
+        drop(message);
+        sleeps();
+    }
 }
 
 #[test]
