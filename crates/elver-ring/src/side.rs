@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use elver::{Completed, Payload, SendFlags, SendOp, SendWr, Vqp, Wc};
+use elver::{Completed, Payload, SendFlags, SendOp, SendWr, Vqp, Wc, WcStatus};
 
 use crate::Error;
 use crate::greeting::WAKING;
@@ -14,11 +14,15 @@ const SIGNALLED: u64 = 8;
 pub(crate) struct Side {
     vqp: Vqp,
     sent: Cell<u64>,
+    /// Messages whose completions come, and those that came.
+    signalled: Cell<u64>,
+    completed: Cell<u64>,
 }
 
 impl Side {
+    /// Of a VQP by which the answer went, whose completion comes.
     pub(crate) fn new(vqp: Vqp) -> Side {
-        Side { vqp, sent: Cell::default() }
+        Side { vqp, sent: Cell::default(), signalled: Cell::new(1), completed: Cell::default() }
     }
 
     /// Sends a waking; false if it does not go now: come back.
@@ -31,6 +35,7 @@ impl Side {
         let rung = self.vqp.post_send(&[wr]).is_ok();
         if rung {
             self.sent.set(number);
+            self.signalled.set(self.signalled.get() + u64::from(is_signalled));
         }
         rung
     }
@@ -38,18 +43,25 @@ impl Side {
     /// Takes in what became of them, and whether who connected is still there.
     pub(crate) fn tend(&self) -> Result<(), Error> {
         const AT_ONCE: usize = 4;
+        let mut failed = None;
         loop {
             let mut wcs = [Wc::default(); AT_ONCE];
             let taken = self.vqp.poll_cq(&mut wcs)?;
-            if let Some(failure) = self.vqp.failure() {
-                return Err(failure.into());
-            }
-            for wc in &wcs[..taken] {
-                wc.succeeded()?;
-            }
+            let completed = wcs[..taken].iter();
+            failed = failed.or(completed.copied().find(|wc| wc.status != WcStatus::Success));
+            self.completed.set(self.completed.get() + taken as u64);
             if taken < AT_ONCE {
-                return Ok(());
+                break;
             }
         }
+        if let Some(failure) = self.vqp.failure() {
+            return Err(failure.into());
+        }
+        failed.map_or(Ok(()), |wc| wc.succeeded().map(drop).map_err(Error::from))
+    }
+
+    /// Whether the answer has arrived, and the wakings of which that is told.
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.completed.get() >= self.signalled.get()
     }
 }

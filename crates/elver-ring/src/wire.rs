@@ -247,7 +247,7 @@ impl Wire {
             // Signalled, and no news for the peer.
             let _ = shared.post(&[], Some(shared.nap.get()));
         }
-        shared.poll().is_err() || shared.completed.get() == shared.posted.get()
+        shared.poll().is_err() || shared.has_arrived()
     }
 
     /// What it did beside carrying.
@@ -456,6 +456,11 @@ impl Shared {
         self.posted.get() - self.completed.get() + count <= u64::from(SENDS_MAX)
     }
 
+    /// Whether all has arrived that was posted, as far as completions tell.
+    fn has_arrived(&self) -> bool {
+        self.completed.get() == self.posted.get() && self.side().is_none_or(Side::has_arrived)
+    }
+
     /// The number of the peer's nap, if it has not been woken from it.
     #[inline]
     fn peer_naps(&self) -> Option<u64> {
@@ -512,6 +517,8 @@ impl Shared {
                 break;
             }
         }
+        // Before this one's failure: the two may fail together, and what is left untold ends every wait.
+        let beside = self.side().map_or(Ok(()), Side::tend);
         // What was flushed does not say why.
         if let Some(wc) = self.failed.get().filter(|wc| wc.status != WcStatus::WrFlushErr) {
             wc.succeeded()?;
@@ -522,9 +529,7 @@ impl Shared {
         if let Some(wc) = self.failed.get() {
             wc.succeeded()?;
         }
-        if let Some(side) = self.side() {
-            side.tend()?;
-        }
+        beside?;
         // A peer that lay down while a tail was under way.
         if told && self.peer_naps().is_some() {
             self.wake()?;
@@ -670,8 +675,7 @@ impl Drop for Shared {
                 let Ok(told) = self.post(&[], Some(self.nap.get())) else { return };
                 is_told = told;
             }
-            let is_settled = is_told && self.completed.get() == self.posted.get();
-            if is_settled || began.elapsed() >= SETTLE {
+            if is_told && self.has_arrived() || began.elapsed() >= SETTLE {
                 return;
             }
             let _ = self.session.wait_ready(Some(NAP_FIRST));

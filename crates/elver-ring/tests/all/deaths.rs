@@ -84,7 +84,24 @@ fn hears(
     assert!(matches!(gone, Error::Carrier(_)), "{gone}");
     assert!(ends.receiver.try_recv().is_err() && ends.sender.poll().is_err(), "it stays so");
     assert_eq!(ends.receiver.counters().messages, 1);
+    // What is left to be told of the two ends no wait again and again: neither while the end is there and has told why, nor
+    // when it has gone.
+    while told(&session) > 0 {
+        assert!(ends.sender.poll().is_err(), "it stays so");
+        assert!(Some(killed.elapsed()) < WAIT, "something is told again and again");
+    }
+    drop(ends);
+    assert_eq!([told(&session), told(&session)], [0, 0], "{policy:?}");
     took
+}
+
+/// How much of a session's has something, as long as a short wait lasts.
+fn told(session: &Session) -> usize {
+    match session.wait_ready(Some(Duration::from_millis(20))) {
+        Ok(ready) => ready.len(),
+        Err(elver::Error::TimedOut) => 0,
+        Err(error) => panic!("{error}"),
+    }
 }
 
 fn sleeps(ends: &mut Ends) -> Result<(), Error> {
