@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use elver::{Connecting, Policy, Session, Vqp, VqpOptions};
+use elver::{Connecting, Gid, Policy, RefusalCode, Session, Vqp, VqpOptions};
 
 use crate::Error;
 use crate::connect::by;
@@ -15,8 +15,10 @@ use crate::protocol::Config;
 use crate::shares::Share;
 use crate::wire::SENDS_MAX;
 
-/// VQPs that are being connected at a time: others wait in the inbox, which has its bound.
+/// VQPs that are being connected at a time, and of these to one node, which may be cut off: others wait in the inbox, which
+/// has its bound.
 const UNDER_WAY_MAX: usize = 64;
+const UNDER_WAY_OF_ONE_MAX: usize = 8;
 /// How long one of them is waited for before the others, and what else came, are looked at.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -48,9 +50,19 @@ struct UnderWay {
     asked: Connecting,
 }
 
+impl UnderWay {
+    /// Who asks is gone: its VQP may be long in being connected.
+    fn is_gone(&self) -> bool {
+        self.answer.source.failure().is_some()
+    }
+}
+
 impl Answering {
-    pub(crate) fn has_room(&self) -> bool {
-        self.0.borrow().len() < UNDER_WAY_MAX
+    /// Whether one more may be connected to a node.
+    pub(crate) fn has_room(&self, to: Gid) -> bool {
+        let under_way = self.0.borrow();
+        let of_one = under_way.iter().filter(|one| one.answer.share.gid() == to).count();
+        under_way.len() < UNDER_WAY_MAX && of_one < UNDER_WAY_OF_ONE_MAX
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -66,23 +78,25 @@ impl Answering {
     ) -> Result<(), Refusal> {
         let options =
             VqpOptions { max_send_wr: SENDS_MAX + 1, max_recv_wr: 1, ..VqpOptions::default() };
-        let asked = session.create_vqp(options).and_then(|vqp| {
-            let asked = vqp.qconnect_start(answer.share.gid(), 0, by(policy))?;
-            Ok((vqp, asked))
-        });
-        let (vqp, asked) = asked.map_err(|_| Refusal::Connection)?;
+        let vqp = session.create_vqp(options).map_err(|_| Refusal::Memory)?;
+        let asked = vqp.qconnect_start(answer.share.gid(), 0, by(policy));
+        let asked = asked.map_err(|_| Refusal::Unreachable)?;
         self.0.borrow_mut().push(UnderWay { answer, vqp, asked });
         Ok(())
     }
 
-    /// The next that can be answered: by a VQP, or with a refusal.
+    /// The next that can be answered: by a VQP, or with a refusal, which one hears who is still there.
     pub(crate) fn next(&self) -> Result<Option<Due>, Error> {
         let mut ended = None;
         for (at, one) in self.0.borrow().iter().enumerate() {
             let connected = match one.asked.poll() {
+                _ if one.is_gone() => Err(Refusal::Unreachable),
                 Ok(None) => continue,
                 Ok(Some(_)) => Ok(()),
-                Err(elver::Error::Refused { .. }) => Err(Refusal::Connection),
+                Err(elver::Error::Refused { code: RefusalCode::Limit, .. }) => {
+                    Err(Refusal::Connection)
+                }
+                Err(elver::Error::Refused { .. }) => Err(Refusal::Unreachable),
                 Err(error) => return Err(error.into()),
             };
             ended = Some((at, connected));
@@ -107,7 +121,7 @@ impl Answering {
     /// Whether one can be answered.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_due(&self) -> bool {
-        self.0.borrow().iter().any(|one| !matches!(one.asked.poll(), Ok(None)))
+        self.0.borrow().iter().any(|one| !matches!(one.asked.poll(), Ok(None)) || one.is_gone())
     }
 
     /// Answers none of them: who has sent them.

@@ -102,8 +102,8 @@ pub enum Refusal {
     /// The rings are longer than it allows (`ListenerOptions::ring_bytes_max`).
     #[error("the rings are longer than it allows")]
     TooLarge,
-    /// It has no memory for them.
-    #[error("it has no memory for them")]
+    /// It has no memory for them, or no VQP.
+    #[error("it has no memory for them, or no VQP: raise the quotas of its session")]
     Memory,
     /// Something else is spoken over its rings (`Options::application`).
     #[error(
@@ -119,11 +119,16 @@ pub enum Refusal {
         "it has as many rings of this node, or as long ones together, as it takes of one: end some, or raise its limits for a peer"
     )]
     PeerShare,
-    /// It cannot connect back by the policy that it was given (`ListenerOptions::policy`).
+    /// It has no queue pair for the way back by the policy that it was given (`ListenerOptions::policy`).
     #[error(
-        "it cannot connect back by its policy (ListenerOptions::policy): no queue pair is left, or the way there is barred; raise `transfer.leased_wrs_max` or `transfer.rc_qps_max` at both nodes, or give it Policy::Shared"
+        "it cannot connect back by its policy (ListenerOptions::policy): no queue pair is left; raise `transfer.leased_wrs_max` or `transfer.rc_qps_max` at both nodes, or give it Policy::Shared"
     )]
     Connection,
+    /// It cannot connect back, though it has what that takes (`ListenerOptions::policy`).
+    #[error(
+        "it cannot connect back: its node does not reach this one, is about to end, or may not; ask it for its connects"
+    )]
+    Unreachable,
 }
 
 impl From<elver::Error> for Error {

@@ -52,7 +52,7 @@ pub(crate) enum Nonsense {
 const HELLO: u16 = 1;
 const WELCOME: u16 = 2;
 const REFUSED: u16 = 3;
-const REFUSALS: [Refusal; 9] = [
+const REFUSALS: [Refusal; 10] = [
     Refusal::Version,
     Refusal::Malformed,
     Refusal::Config,
@@ -62,6 +62,7 @@ const REFUSALS: [Refusal; 9] = [
     Refusal::Closed,
     Refusal::PeerShare,
     Refusal::Connection,
+    Refusal::Unreachable,
 ];
 
 impl Greeting {

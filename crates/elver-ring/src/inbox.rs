@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 use elver::{
-    AccessFlags, Mr, Payload, RecvWr, SendFlags, SendOp, SendWr, Session, Vqp, VqpOptions,
+    AccessFlags, Gid, Mr, Payload, RecvWr, SendFlags, SendOp, SendWr, Session, Vqp, VqpOptions,
 };
 
 use crate::Error;
@@ -19,12 +19,19 @@ const RECEIVE_BYTES: u32 = 256;
 /// Greetings that wait to be accepted.
 const WAITING_MAX: usize = 1024;
 
+/// Something that came and is no waking.
+pub(crate) struct Greeted {
+    pub(crate) source: Vqp,
+    pub(crate) bytes: Vec<u8>,
+    /// The node that it is of, when it was looked at.
+    pub(crate) peer: Option<Gid>,
+}
+
 pub(crate) struct Inbox {
     bound: Vqp,
     memory: Mr,
-    /// Who sent something that is no waking, and what.
-    waiting: RefCell<VecDeque<(Vqp, Vec<u8>)>>,
-    /// Greetings beyond what may wait, and those of VQPs that have an end.
+    waiting: RefCell<VecDeque<Greeted>>,
+    /// Greetings beyond what may wait, those of VQPs that have an end, and of peers that are gone.
     dropped: Cell<u64>,
     /// Wakings that came for each end, by its number.
     wakings: RefCell<HashMap<u64, Rc<Cell<u64>>>>,
@@ -86,7 +93,8 @@ impl Inbox {
             // What is dropped calls the session, so that nothing is borrowed then.
             let has_room = self.waiting.borrow().len() < WAITING_MAX;
             if has_room {
-                self.waiting.borrow_mut().push_back((message.source, bytes.to_vec()));
+                let (source, bytes) = (message.source, bytes.to_vec());
+                self.waiting.borrow_mut().push_back(Greeted { source, bytes, peer: None });
             } else {
                 self.dropped.set(self.dropped.get() + 1);
             }
@@ -94,22 +102,53 @@ impl Inbox {
         Ok(greeted)
     }
 
-    /// The next that is no waking. A VQP that has an end greets no second time: two ends would take each
-    /// other's completions.
-    pub(crate) fn next(&self) -> Option<(Vqp, Vec<u8>)> {
+    /// The next that is no waking, of those whose node it may be of. A VQP that has an end greets no second time: two ends
+    /// would take each other's completions.
+    pub(crate) fn next(&self, may: impl Fn(Gid) -> bool) -> Option<Greeted> {
         loop {
-            let (source, bytes) = self.waiting.borrow_mut().pop_front()?;
-            if !self.taken.borrow().contains(&source.id()) {
-                return Some((source, bytes));
+            let at = self.position(&may)?;
+            let mut greeted = self.waiting.borrow_mut().remove(at)?;
+            let source = &greeted.source;
+            if self.taken.borrow().contains(&source.id()) {
+                self.dropped.set(self.dropped.get() + 1);
+                continue;
+            }
+            if greeted.peer.is_none() {
+                // The session is called, so that nothing is borrowed.
+                let peer = source.info().ok().and_then(|info| info.peer);
+                greeted.peer = Some(peer.map(|(gid, _)| gid).unwrap_or_default());
+            }
+            if greeted.peer.is_some_and(&may) {
+                return Some(greeted);
+            }
+            let mut waiting = self.waiting.borrow_mut();
+            let at = at.min(waiting.len());
+            waiting.insert(at, greeted);
+        }
+    }
+
+    /// Where the next one stands that may be looked at, or was not yet.
+    fn position(&self, may: impl Fn(Gid) -> bool) -> Option<usize> {
+        self.waiting.borrow().iter().position(|greeted| greeted.peer.is_none_or(&may))
+    }
+
+    /// Leaves out those whose sender is gone: that would be told as long as they wait.
+    pub(crate) fn leave_out_gone(&self) {
+        let is_gone = |greeted: &Greeted| greeted.source.failure().is_some();
+        loop {
+            let at = self.waiting.borrow().iter().position(is_gone);
+            let gone = at.and_then(|at| self.waiting.borrow_mut().remove(at));
+            if gone.is_none() {
+                return;
             }
             self.dropped.set(self.dropped.get() + 1);
         }
     }
 
-    /// Whether one waits.
+    /// Whether one waits that may be looked at, or was not yet.
     #[cfg(feature = "tokio")]
-    pub(crate) fn is_greeted(&self) -> bool {
-        !self.waiting.borrow().is_empty()
+    pub(crate) fn is_greeted(&self, may: impl Fn(Gid) -> bool) -> bool {
+        self.position(may).is_some()
     }
 
     /// Counts the wakings of an end on a VQP from now on.
@@ -125,8 +164,8 @@ impl Inbox {
     /// Accepts no more: who waits is refused, and who comes.
     pub(crate) fn close(&self) {
         self.closed.set(true);
-        while let Some((source, _)) = self.next() {
-            refuse(&source, Refusal::Closed);
+        while let Some(greeted) = self.next(|_| true) {
+            refuse(&greeted.source, Refusal::Closed);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::connect::Options;
 use crate::ends::{Ends, Memory, Where, ends, inline_fits};
 use crate::error::Refusal;
 use crate::greeting::{Greeting, Nonsense};
-use crate::inbox::{Inbox, greet, refuse};
+use crate::inbox::{Greeted, Inbox, greet, refuse};
 use crate::shares::Shares;
 use crate::side::Side;
 use crate::wire::{Parts, Role};
@@ -65,7 +65,8 @@ pub struct ListenerCounters {
     pub refused: u64,
     /// Of these, those of nodes that had their share ([`ListenerOptions::pairs_per_peer`]).
     pub beyond_share: u64,
-    /// Messages that came while too many waited, and those that are no wakings, of who is connected already.
+    /// Messages that came while too many waited, those that are no wakings, of who is connected already, and those of who
+    /// was gone before its turn.
     pub dropped: u64,
 }
 
@@ -117,14 +118,13 @@ impl Listener {
                 return Ok(Some(ends));
             }
         }
-        while self.answering.has_room()
-            && let Some((source, bytes)) = self.inbox.next()
-        {
-            let made = self.take(&source, &bytes).and_then(|answer| self.begin(answer));
-            if let Some(ends) = self.judged(&source, made) {
+        while let Some(greeted) = self.inbox.next(|peer| self.answering.has_room(peer)) {
+            let made = self.take(&greeted).and_then(|answer| self.begin(answer));
+            if let Some(ends) = self.judged(&greeted.source, made) {
                 return Ok(Some(ends));
             }
         }
+        self.inbox.leave_out_gone();
         Ok(None)
     }
 
@@ -159,7 +159,7 @@ impl Listener {
     /// Whether somebody has greeted who was not looked at, or can be answered now.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_due(&self) -> bool {
-        self.answering.has_room() && self.inbox.is_greeted() || self.answering.is_due()
+        self.inbox.is_greeted(|peer| self.answering.has_room(peer)) || self.answering.is_due()
     }
 
     /// Counts what came of a greeting, and tells who sent it why it was refused.
@@ -178,7 +178,8 @@ impl Listener {
     }
 
     /// What a greeting asks for, if that may be.
-    fn take(&self, source: &Vqp, bytes: &[u8]) -> Result<Answer, Refusal> {
+    fn take(&self, greeted: &Greeted) -> Result<Answer, Refusal> {
+        let Greeted { source, bytes, peer: node } = greeted;
         let greeting = Greeting::decode(bytes).map_err(|nonsense| match nonsense {
             Nonsense::Version(_) => Refusal::Version,
             Nonsense::Malformed(_) => Refusal::Malformed,
@@ -195,8 +196,7 @@ impl Listener {
         if bytes > self.options.ring_bytes_max {
             return Err(Refusal::TooLarge);
         }
-        let info = source.info().map_err(|_| Refusal::Memory)?;
-        let gid = info.peer.map(|(gid, _)| gid).unwrap_or_default();
+        let gid = node.unwrap_or_default();
         let ListenerOptions { pairs_per_peer, bytes_per_peer, .. } = self.options;
         let share = self.shares.take(gid, bytes, (pairs_per_peer, bytes_per_peer));
         let share = share.ok_or(Refusal::PeerShare)?;

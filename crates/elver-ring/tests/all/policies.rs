@@ -270,3 +270,36 @@ fn leased_pairs_are_accepted_in_tasks() {
         }
     });
 }
+
+/// More pairs of one node than are answered at a time, and one of another: those that wait have their turn.
+#[test]
+fn a_crowd_of_one_node_is_accepted_in_turns() {
+    const CROWD: usize = 30;
+    let (one, other) = PLACE.cluster(78, |_| ());
+    let third = PLACE.member(78, 3, |_| ());
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let session = session_at(&one);
+            let options = ListenerOptions { policy: Policy::Lite, ..ListenerOptions::default() };
+            let listener = Listener::bind(&session, 0, options).unwrap();
+            tell.send(listener.port()).unwrap();
+            let mut pairs: Vec<Ends> =
+                (0..=CROWD).map(|_| listener.accept(WAIT).unwrap()).collect();
+            assert!(!listener.is_answering());
+            for ends in &mut pairs {
+                assert!(ends.receiver.recv(WAIT).unwrap().is_none());
+            }
+        });
+        let port = told.recv().unwrap();
+        let (crowd, alone) = (session_at(&other), session_at(&third));
+        let start = |session: &Session| {
+            elver_ring::Connecting::start(session, one.gid, port, Options::default()).unwrap()
+        };
+        let under_way: Vec<_> = (0..CROWD).map(|_| start(&crowd)).collect();
+        let alone = start(&alone);
+        for connecting in under_way.into_iter().chain([alone]) {
+            connecting.wait(WAIT).unwrap().sender.finish(WAIT).unwrap();
+        }
+    });
+}
