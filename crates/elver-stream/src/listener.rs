@@ -34,13 +34,21 @@ impl Listener {
         self.ring.counters()
     }
 
-    /// The next stream, if somebody has connected one. Who does not fit is told why, and counted.
+    /// The next stream, if somebody has connected one. Who does not fit is told why, and counted. Nothing ends a
+    /// [`Session::wait_ready`] when one that is being answered can be taken ([`Listener::is_answering`]).
     ///
     /// # Errors
     /// `ConnectionAborted` if the node is gone.
     pub fn try_accept(&self) -> io::Result<Option<Stream>> {
         let ends = self.ring.try_accept().map_err(error::of)?;
         Ok(ends.map(|ends| self.stream(ends)))
+    }
+
+    /// Whether VQPs are being connected to who has greeted, as by another policy than the shared one
+    /// ([`ListenerOptions::policy`]). Their end ends no [`Session::wait_ready`], but is something for [`Session::arm`]: who
+    /// waits by the former calls [`Listener::try_accept`] again soon.
+    pub fn is_answering(&self) -> bool {
+        self.ring.is_answering()
     }
 
     /// As [`Listener::try_accept`], but waits for one, at most so long.
