@@ -32,7 +32,8 @@
 //! - A message takes whole slots, and 8 bytes for itself ([`Config::for_messages_of`]).
 //! - A receiver looks for messages in memory, which costs its processor; one that waits sleeps after a
 //!   time ([`Options::spin`]).
-//! - Both ends keep all slots, and one VQP for both directions.
+//! - Both ends keep all slots, and a VQP each for what they write; a listener's end by another policy than the shared one
+//!   has a second VQP, for its messages.
 //!
 //! What carries it is chosen at each end, for what that end writes ([`Options::policy`], [`ListenerOptions::policy`]):
 //! the node's shared queue pairs, or an RC queue pair of the ring's own.

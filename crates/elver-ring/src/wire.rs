@@ -1,6 +1,7 @@
 //! Rings over a VQP.
 //!
-//! Each end has one VQP for both directions. It keeps three words for its peer, each in a cache line of its
+//! Each end has a VQP by which all goes that it writes; a listener's may have another one for the messages that wake who
+//! connected ([`crate::side`]). It keeps three words for its peer, each in a cache line of its
 //! own unless both rings are packed ([`crate::Config::is_packed`]): the tail of the ring that comes in, the head of the one that goes out, and the peer's nap.
 //!
 //! # Sleeping
