@@ -231,7 +231,7 @@ fn a_wait_over_all_tells_each_that_has_something_until_it_is_empty() {
 /// told again and again, it would keep every wait from sleeping.
 #[test]
 fn what_is_told_of_a_vqp_back_to_a_sender_that_nobody_holds_ends_no_wait() {
-    let node = TestNode::start(config(165, 1));
+    let node = TestNode::start(config(149, 1));
     let session = sleepy(&node);
     let mr = session.alloc(4096, ALL).unwrap();
     let bound = session.create_vqp(VqpOptions::default()).unwrap();
