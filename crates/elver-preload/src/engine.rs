@@ -375,7 +375,13 @@ impl Engine {
             };
             let polled = many || self.polls.load(Ordering::Relaxed) != seen;
             if polled && !self.is_awaited() && Instant::now() >= until {
-                stays = match self.nap() {
+                let begun = Instant::now();
+                let is_seen_to = self.nap();
+                // What was long ago says nothing.
+                if begun.elapsed() >= *STAYS.end() {
+                    stays = *STAYS.start();
+                }
+                stays = match is_seen_to {
                     true => (stays / 2).max(*STAYS.start()),
                     false => {
                         until = Instant::now() + stays;

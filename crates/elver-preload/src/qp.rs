@@ -149,6 +149,8 @@ pub(crate) fn end(state: &mut State, handle: Handle, object: *mut Qp) -> Result<
             state.timed.values_mut().for_each(|timed| timed.forget(qp_num));
         }
     }
+    // One that has other objects stays.
+    state.direct.release(handle);
     match state.xrc.close(handle, object) {
         Some(other) => state.qps.insert(handle, other),
         None => state.qps.remove(&handle),

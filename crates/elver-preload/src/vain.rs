@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use elver_soft::now;
 use elver_verbs::Time;
+use rustix::time::{ClockId, clock_gettime};
 
 /// How long is long. Time and not polls: where all comes past the link a poll takes a tenth of one that looks at the link,
 /// and who lets others run may have to wait until they have had their turn, while what nobody acknowledges overflows.
@@ -11,17 +12,23 @@ const LONG_NS: u64 = 10_000;
 /// Polls for each look at the clock, which costs as much as a short one.
 const POLLS_A_LOOK: u32 = 8;
 
+/// What another thread takes that does not let others run by itself, in nanoseconds: its slice.
+const SLICE_NS: u64 = 1_000_000;
+
 /// Polls of a thread that found nothing, in a row.
 struct Vain {
     polls: u32,
     since: Time,
     long: bool,
+    /// Somebody took a slice the last time: whether that is this process is to be seen.
+    suspects: bool,
     /// It lets nobody run before then.
     runs_until: Time,
 }
 
 impl Vain {
-    const NONE: Vain = Vain { polls: 0, since: Time::ZERO, long: false, runs_until: Time::ZERO };
+    const NONE: Vain =
+        Vain { polls: 0, since: Time::ZERO, long: false, suspects: false, runs_until: Time::ZERO };
 
     /// It has polled; whether it is to let others run now.
     #[inline]
@@ -43,17 +50,26 @@ impl Vain {
         self.long
     }
 
-    /// It has let others run. If they took long it runs as long before it does again: programs poll with a lock of
-    /// theirs held, and one that waits for that without sleeping would have the core whenever it cannot get the lock, and
-    /// at no other time.
+    /// It has let others run, and this process ran meanwhile for so long, if that was looked at. Programs poll with a lock
+    /// of theirs held. A thread of theirs that waits for it without sleeping would have the core whenever it cannot get the
+    /// lock, and at no other time: so this one runs for as long as that did, and may be stopped anywhere. What other
+    /// processes take does not count: with peers on its core that did as it does, each would wait for the other's slice.
     #[inline]
-    fn rested(&mut self, began: Time, ended: Time) {
+    fn rested(&mut self, began: Time, ended: Time, own_ns: Option<u64>) {
         let took = ended.ns_since(began);
-        if took >= LONG_NS {
+        self.suspects = took >= SLICE_NS;
+        if self.suspects && own_ns.is_some_and(|own| own >= took / 2) {
             self.runs_until = ended.saturating_add_ns(took);
             self.long = false;
         }
     }
+}
+
+/// How long this process has run, in nanoseconds.
+#[cold]
+fn process_ns() -> u64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Lets others run, once this thread has polled for long in vain.
@@ -64,9 +80,9 @@ pub(crate) fn rest(found: bool) {
     }
     VAIN.with_borrow_mut(|vain| {
         if vain.polled(found, now) {
-            let began = now();
+            let (ran, began) = (vain.suspects.then(process_ns), now());
             std::thread::yield_now();
-            vain.rested(began, now());
+            vain.rested(began, now(), ran.map(|ran| process_ns() - ran));
         }
     });
 }
@@ -95,20 +111,25 @@ mod tests {
     }
 
     #[test]
-    fn who_let_others_run_for_long_runs_as_long() {
+    fn who_let_its_own_process_run_for_a_slice_runs_as_long() {
         let mut vain = Vain::NONE;
         let rests = |vain: &mut Vain, time: u64| (0..20).any(|_| vain.polled(false, || Time(time)));
         assert!(!rests(&mut vain, 100));
         assert!(rests(&mut vain, 100 + LONG_NS));
-        // What is short does not count.
-        vain.rested(Time(20_000), Time(20_000 + LONG_NS - 1));
-        assert!(rests(&mut vain, 30_000));
-        vain.rested(Time(100_000), Time(3_100_000));
-        assert!(!rests(&mut vain, 3_100_000 + LONG_NS));
+        // What is short does not count, and nobody looks who it was.
+        vain.rested(Time(20_000), Time(20_000 + SLICE_NS - 1), None);
+        assert!(!vain.suspects && rests(&mut vain, 1_100_000));
+        // The first slice may be anybody's; another process's does not count.
+        for own in [None, Some(0), Some(1_499_999)] {
+            vain.rested(Time(2_000_000), Time(5_000_000), own);
+            assert!(vain.suspects && rests(&mut vain, 5_000_001));
+        }
+        vain.rested(Time(6_000_000), Time(9_000_000), Some(1_500_000));
+        assert!(!rests(&mut vain, 9_000_000 + LONG_NS));
         // A completion does not make up for it.
-        assert!(!vain.polled(true, || Time(4_000_000)));
-        assert!(!rests(&mut vain, 5_000_000));
-        assert!(!rests(&mut vain, 6_099_999));
-        assert!(rests(&mut vain, 6_100_000));
+        assert!(!vain.polled(true, || Time(10_000_000)));
+        assert!(!rests(&mut vain, 11_000_000));
+        assert!(!rests(&mut vain, 11_999_999));
+        assert!(rests(&mut vain, 12_000_000));
     }
 }

@@ -155,7 +155,9 @@ impl Direct {
             QpState::Rtr => was_told,
             _ => false,
         };
-        if answers && hub.table.tell(Name::Qp(qpn), door.words()) {
+        // Who is changing it tells of it then.
+        let is_held = self.held.contains(&qp);
+        if answers && (is_held || hub.table.tell(Name::Qp(qpn), door.words())) {
             self.doors.push(qp);
         }
         Some((qpn, attr.dest_qp_num))
@@ -167,15 +169,13 @@ impl Direct {
         if !self.doors.contains(&qp) {
             self.doors.push(qp);
         }
-        if !self.held.contains(&qp) {
-            self.tell_qp(device, qp);
-        }
+        self.tell_qp(device, qp);
     }
 
     /// A QP has gone.
     pub(crate) fn forget(&mut self, qp: Qp) {
         self.doors.retain(|other| *other != qp);
-        self.release(qp);
+        self.held.retain(|other| *other != qp);
     }
 
     /// A QP and a peer.

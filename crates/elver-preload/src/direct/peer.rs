@@ -7,8 +7,9 @@ use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use elver_verbs::Time;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -101,6 +102,8 @@ pub(crate) struct Peer {
     pub(crate) socket: OwnedFd,
     /// It is reached by packets from now on.
     closed: AtomicBool,
+    /// No WR waits for it before then ([`Time`]): one has, and nothing came to its end meanwhile.
+    waits_from: AtomicU64,
 }
 
 /// Whose socket it is, if that is a process that may reach this one's memory: of this user, and in the
@@ -277,8 +280,8 @@ impl Peer {
         let Greeting { table_at, address, view, lane: lane_view, bell } = greeting;
         probe(pid, table_at)?;
         close_in_child(socket.as_raw_fd());
-        let closed = AtomicBool::new(true);
-        Ok(Peer { identity, address, view, lane, lane_view, bell, socket, closed })
+        let (closed, waits_from) = (AtomicBool::new(true), AtomicU64::new(0));
+        Ok(Peer { identity, address, view, lane, lane_view, bell, socket, closed, waits_from })
     }
 
     fn open(self: Arc<Peer>) -> Result<Arc<Peer>, Refusal> {
@@ -309,6 +312,16 @@ impl Peer {
 
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
+    }
+
+    /// From when on WRs wait for it.
+    #[inline]
+    pub(crate) fn waits_from(&self) -> Time {
+        Time(self.waits_from.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn wait_no_more_before(&self, time: Time) {
+        self.waits_from.store(time.0, Ordering::Relaxed);
     }
 
     /// Whether the process has ended, or is another program by now.

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use elver_soft::{SoftDevice, SoftMemory, now};
 use elver_verbs::{
     AccessFlags, Device as _, Payload, PostError, Qp, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
-    Time,
 };
 
 use super::hub::Hub;
@@ -29,10 +28,10 @@ const LONG: u32 = 64 << 10;
 /// It waits a nanosecond for so many: longer than it takes by packets, so that a queue that is kept full runs
 /// empty.
 const BYTES_A_NS: u64 = 2;
-/// The longest wait, in nanoseconds: others of the program want the device. And how long, once, a WR of any length waits
-/// for the peer to tell of its QP: one in RTR is told of behind its first packet.
+/// How long the WRs of one call wait at most, in nanoseconds: others of the program want the device. And how long, once, a WR of
+/// any length waits for the peer to tell of its QP: one in RTR is told of behind its first packet.
 const LONGEST: u64 = 10_000_000;
-/// Who has waited in vain does so again after so many times as long.
+/// Behind a wait in vain none is begun for a peer for so many times as long.
 const IN_VAIN: u64 = 16;
 /// Looks at the device without any work in it before the core is left to others.
 const SPINS: u32 = 256;
@@ -47,23 +46,13 @@ pub(crate) struct Link {
     dest_qpn: u32,
     /// The peer's QP was waited for to be told of.
     met: Cell<bool>,
-    /// No WR waits before then: one has, and nothing came to its end meanwhile.
-    waits_from: Cell<Time>,
 }
 
 impl Link {
     /// With the numbers of the QP and its peer.
     pub(crate) fn new(hub: Arc<Hub>, peer: Arc<Peer>, own: IpAddr, numbers: (u32, u32)) -> Link {
         let (qpn, dest_qpn) = numbers;
-        Link {
-            hub,
-            peer,
-            own,
-            qpn,
-            dest_qpn,
-            met: Cell::new(false),
-            waits_from: Cell::new(Time::ZERO),
-        }
+        Link { hub, peer, own, qpn, dest_qpn, met: Cell::new(false) }
     }
 
     /// What the peer's QP tells now.
@@ -133,10 +122,19 @@ pub(crate) struct Run<'a> {
     door: Option<[u64; 6]>,
     /// None while it waits.
     inside: Option<Inside<'a>>,
+    /// How long its WRs may wait yet, in nanoseconds.
+    patience_ns: u64,
 }
 
 fn piece(start: *mut u8, length: usize) -> libc::iovec {
     libc::iovec { iov_base: start.cast(), iov_len: length }
+}
+
+fn length_of(payload: &Payload<'_>) -> u64 {
+    match payload {
+        Payload::Inline(bytes) => bytes.len() as u64,
+        Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+    }
 }
 
 /// The first byte of a piece of memory in this process; none of what has no address here.
@@ -153,7 +151,7 @@ impl<'a> Run<'a> {
         qp: Qp,
     ) -> Run<'a> {
         let inside = Some(link.hub.table.enter());
-        Run { device, stage, link, qp, door: link.door(), inside }
+        Run { device, stage, link, qp, door: link.door(), inside, patience_ns: LONGEST }
     }
 
     /// Executes a WR with those before it, or posts it behind them.
@@ -182,7 +180,8 @@ impl<'a> Run<'a> {
     /// came in time.
     #[cold]
     fn wait(&mut self, for_ns: u64) -> bool {
-        let until = now().saturating_add_ns(for_ns);
+        let begun = now();
+        let until = begun.saturating_add_ns(for_ns.min(self.patience_ns));
         // Who takes something back does not wait for this.
         self.inside = None;
         let (mut idle, before) = (0, self.device.outstanding(self.qp));
@@ -200,8 +199,11 @@ impl<'a> Run<'a> {
                 break !waits;
             }
         };
+        let ended = now();
+        let took = ended.ns_since(begun);
+        self.patience_ns = self.patience_ns.saturating_sub(took);
         if !came && self.device.outstanding(self.qp) >= before {
-            self.link.waits_from.set(now().saturating_add_ns(for_ns * IN_VAIN));
+            self.link.peer.wait_no_more_before(ended.saturating_add_ns(took * IN_VAIN));
         }
         self.inside = Some(self.link.hub.table.enter());
         self.door = self.link.door();
@@ -216,6 +218,10 @@ impl<'a> Run<'a> {
         }
     }
 
+    fn may_wait(&self) -> bool {
+        self.patience_ns > 0 && now() >= self.link.peer.waits_from()
+    }
+
     /// Takes a WR to be executed with others, if it may be.
     fn stage(&mut self, wr: &SendWr<'_>) -> Way {
         let (RemoteAddr { addr, rkey }, access) = match wr.op {
@@ -225,7 +231,8 @@ impl<'a> Run<'a> {
         };
         let outstanding = self.device.outstanding(self.qp) > 0;
         let meets = self.door.is_none() && outstanding && !self.link.met.get();
-        if self.door.is_none() && !meets {
+        let waits = outstanding && (meets || length_of(&wr.payload) >= LONG.into());
+        if outstanding && !(waits && self.may_wait()) || self.door.is_none() && !meets {
             return Way::Packets;
         }
         let (stage, reads) = (&mut *self.stage, access == AccessFlags::REMOTE_READ);
@@ -265,9 +272,7 @@ impl<'a> Run<'a> {
         };
         if outstanding {
             stage.local.truncate(pieces);
-            let waits = length >= LONG && now() >= self.link.waits_from.get();
-            let wait_ns = (u64::from(length) / BYTES_A_NS).min(LONGEST);
-            return if waits { Way::Behind(wait_ns) } else { Way::Packets };
+            return Way::Behind(u64::from(length) / BYTES_A_NS);
         }
         let (inline, end) = match wr.payload {
             Payload::Inline(bytes) => {

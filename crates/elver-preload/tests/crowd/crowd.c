@@ -427,6 +427,8 @@ static void process(int users)
 		/* Processes of one user may be debugged by each other, though this one has changed its own. */
 		int user = FIRST_USER + who % USERS;
 		MUST(!setgid(user) && !setuid(user) && !prctl(PR_SET_DUMPABLE, 1));
+		/* That has ended with the old user. */
+		MUST(!prctl(PR_SET_PDEATHSIG, SIGKILL));
 	}
 	own = aligned_alloc(4096, (sizeof *own + 4095) / 4096 * 4096);
 	MUST(own);

@@ -62,7 +62,7 @@ static void leave(const char *name)
 }
 
 /* Bytes that are lost each time that a filter throws. */
-static size_t lost(const char *name)
+static long lost(const char *name)
 {
 	enum { FIRST = 100, TIMES = 10000 };
 	size_t before = 0;
@@ -76,7 +76,7 @@ static size_t lost(const char *name)
 		if (time == FIRST)
 			before = mallinfo2().uordblks;
 	}
-	return (mallinfo2().uordblks - before) / TIMES;
+	return ((long)mallinfo2().uordblks - (long)before) / TIMES;
 }
 
 static void *opens(void *name)
@@ -91,7 +91,7 @@ int main(int, char **argv)
 {
 	leave("/sys/class/infiniband/elver0");
 	leave("/");
-	printf("%zu %zu lost, %d alive\n", lost("/sys/class/infiniband/elver0"), lost("/"), alive);
+	printf("%ld %ld lost, %d alive\n", lost("/sys/class/infiniband/elver0"), lost("/"), alive);
 	if (mkfifo(argv[1], 0600))
 		return 1;
 	pthread_t thread;
