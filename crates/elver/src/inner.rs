@@ -377,12 +377,24 @@ impl Inner {
     /// A VQP back to a sender has failed: nobody needs it whom its user does not hold.
     #[cold]
     fn let_go(&mut self, vqp: u32) {
+        let mut is_let_go = false;
         for entry in self.vqps.values_mut() {
             let at = entry.accepted.iter().position(|handle| handle.id == vqp);
             let unused = at.filter(|at| Rc::strong_count(&entry.accepted[*at]) == 1);
             if let Some(handle) = unused.and_then(|at| entry.accepted.remove(at)) {
                 self.released.push(handle);
+                is_let_go = true;
             }
+        }
+        if is_let_go {
+            self.keep(vqp, false);
+        }
+    }
+
+    /// Notes whether a bound VQP keeps another one.
+    pub(crate) fn keep(&mut self, id: u32, is_kept: bool) {
+        if let Some(entry) = self.vqps.get_mut(&id) {
+            entry.is_kept = is_kept;
         }
     }
 
@@ -676,6 +688,9 @@ impl Drop for Handle {
         let entry = inner.vqps.remove(&self.id);
         inner.forget_connects(self.id);
         inner.direct.forget(self.id);
+        // Those that it kept are now whose user holds them.
+        let accepted = entry.iter().flat_map(|entry| &entry.accepted);
+        accepted.for_each(|handle| inner.keep(handle.id, false));
         if entry.as_ref().is_some_and(Entry::is_listed) {
             inner.unlist(Of::Vqp(self.id));
         }

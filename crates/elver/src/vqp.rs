@@ -270,13 +270,6 @@ impl Vqp {
 }
 
 impl Inner {
-    /// Notes whether a bound VQP keeps another one.
-    fn keep(&mut self, id: u32, is_kept: bool) {
-        if let Some(entry) = self.vqps.get_mut(&id) {
-            entry.is_kept = is_kept;
-        }
-    }
-
     /// Notes whose handle a VQP has that came with a message, or with the session.
     fn accept(&mut self, id: u32, handle: Weak<Handle>) {
         if let Some(entry) = self.vqps.get_mut(&id) {

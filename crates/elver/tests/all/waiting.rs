@@ -265,6 +265,28 @@ fn what_is_told_of_a_vqp_back_to_a_sender_that_nobody_holds_ends_no_wait() {
     }
 }
 
+/// It is the program's alone when the bound VQP has gone.
+#[test]
+fn a_vqp_back_to_a_sender_tells_who_holds_it_when_the_bound_one_has_gone() {
+    let node = TestNode::start(config(232, 1));
+    let (session, asks) = (sleepy(&node), sleepy(&node));
+    let (mr, near) = (session.alloc(64, ALL).unwrap(), asks.alloc(64, ALL).unwrap());
+    let bound = session.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    let vqp = asks.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(node.gid, port).unwrap();
+    vqp.post_recv(&[RecvWr { wr_id: 1, sges: &[near.sge(8, 8)] }]).unwrap();
+    bound.post_recv(&[RecvWr { wr_id: 2, sges: &[mr.sge(0, 8)] }]).unwrap();
+    vqp.post_send(&[wr(3, SendOp::Send, &[near.sge(0, 8)])]).unwrap();
+    let source = bound.wait_msgs(WAIT).unwrap().remove(0).source;
+    drop(bound);
+    source.post_send(&[wr(4, SendOp::Send, &[mr.sge(0, 8)])]).unwrap();
+    assert_eq!(session.wait_ready(WAIT).unwrap().len(), 1);
+    let mut wcs = [Wc::default(); 2];
+    assert_eq!(source.wait_cq(&mut wcs, WAIT).unwrap(), 1);
+    assert_eq!((wcs[0].wr_id, wcs[0].status), (4, WcStatus::Success));
+}
+
 #[test]
 fn vqps_share_a_cq() {
     let node = TestNode::start(config(183, 1));
