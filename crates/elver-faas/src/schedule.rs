@@ -275,6 +275,7 @@ impl Schedule {
     /// An INIT process that is not forked waits for its next request.
     pub fn asks(&mut self, now: Duration, id: ProcessId) {
         let Some(process) = self.processes.get_mut(&id) else { return };
+        process.has_asked_since = true;
         if !std::mem::replace(&mut process.has_asked, true) {
             self.place_waiting(now);
         }
@@ -293,6 +294,7 @@ impl Schedule {
             None => 0,
         };
         let id = process.handed.remove(at)?;
+        process.has_asked_since = false;
         process.taken.insert(id);
         let request = self.requests.get_mut(&id)?;
         request.taken = true;

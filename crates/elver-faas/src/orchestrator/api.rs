@@ -62,7 +62,7 @@ pub(super) async fn serve(
                 |request| answer(&orchestrator, process, request, bodies.clone(), &answers);
             http::converse(stream, HEADS, answer, std::future::pending()).await;
             if let Some(id) = answers.get() {
-                cut(&orchestrator, process, id);
+                cut(&orchestrator, process, id, "its connection ended");
             }
             drop(permit);
         });
@@ -218,11 +218,15 @@ async fn finish(
             }
             // Who is still about to write it would not hear the refusal else, and Lambda's programs go on after it.
             let is_read = http::discard(&mut body, DISCARDED_MAX, time).await;
+            if !is_read {
+                orchestrator.with(|schedule, now| schedule.cut(now, process, id));
+                return http::closing(*refusal);
+            }
             orchestrator.with(|schedule, now| schedule.sent(now, process, id));
-            return if is_read { *refusal } else { http::closing(*refusal) };
+            return *refusal;
         }
         Err(NoBody::Missing(refusal, why)) => {
-            settle(orchestrator, process, id, truncated(&why));
+            cut(orchestrator, process, id, &why);
             return http::closing(*refusal);
         }
     };
@@ -260,10 +264,10 @@ fn said(headers: &HeaderMap, body: Whole, is_error: bool) -> Said {
     }
 }
 
-/// A connection has ended. The request whose response came by it fails, unless it was answered.
-fn cut(orchestrator: &Rc<Orchestrator>, process: ProcessId, id: RequestId) {
-    settle(orchestrator, process, id, truncated("its connection ended"));
-    orchestrator.with(|schedule, now| schedule.sent(now, process, id));
+/// A response does not come whole. Its request fails for that, unless it was answered.
+fn cut(orchestrator: &Rc<Orchestrator>, process: ProcessId, id: RequestId, why: &str) {
+    let ended = orchestrator.with(|schedule, now| schedule.cut(now, process, id));
+    tell(orchestrator, id, ended, truncated(why));
 }
 
 /// The error in place of a response that does not come whole, by the name that it has at Lambda.

@@ -49,6 +49,19 @@ impl Schedule {
         self.place_waiting(now);
     }
 
+    /// No more comes of a response that is not whole, which may be answered already. Its process may be dying, which is told
+    /// of later: one that is not forked gets no other request before it asks for it.
+    pub fn cut(&mut self, now: Duration, id: ProcessId, request: RequestId) -> Option<Start> {
+        let process = self.processes.get_mut(&id)?;
+        let is_its = process.taken.contains(&request) || process.sending.contains_key(&request);
+        if is_its && !self.functions[&process.function].forks {
+            process.has_asked = process.has_asked_since;
+        }
+        let start = self.answered(now, id, request);
+        self.sent(now, id, request);
+        start
+    }
+
     fn conclude(&mut self, now: Duration, id: ProcessId, request: RequestId) -> Option<Start> {
         let process = self.processes.get_mut(&id)?;
         if process.stage == Stage::Starting {

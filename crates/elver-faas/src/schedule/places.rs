@@ -31,8 +31,10 @@ pub(super) struct Process {
     /// It runs requests itself, one after the other: a child would not have its threads.
     pub(super) has_threads: bool,
     /// It is known to wait for requests, or to take orders. One that was found may be at an earlier orchestrator's request,
-    /// whose answer is refused; there are programs that end then.
+    /// whose answer is refused; there are programs that end then. One whose response was cut may be dying.
     pub(super) has_asked: bool,
+    /// It has asked since it took a request last.
+    pub(super) has_asked_since: bool,
     /// The Orchestrator Table's row: what it has connections to.
     pub(super) connections: BTreeSet<String>,
     /// Requests for it that nobody has taken yet, oldest first.
@@ -53,6 +55,7 @@ impl Process {
             stage: Stage::Starting,
             has_threads: false,
             has_asked: true,
+            has_asked_since: false,
             connections: BTreeSet::new(),
             handed: VecDeque::new(),
             taken: BTreeSet::new(),

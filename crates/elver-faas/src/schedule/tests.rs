@@ -438,6 +438,54 @@ fn a_process_that_sends_on_in_its_first_request_is_not_forked() {
     assert_eq!(actions(&mut schedule), [Action::Fork(container, process, forked, NONE)]);
 }
 
+/// It was handed the next one at once, which failed with it where it was dying.
+#[test]
+fn a_process_whose_response_is_cut_gets_no_request_before_it_asks() {
+    let mut schedule = schedule();
+    schedule.terms.container_requests_max = 1;
+    schedule.terms.owner_containers_max = 1;
+    let (_, process) = cold(&mut schedule, "g");
+    // It has one, and the next one waits.
+    let at_work = |schedule: &mut Schedule| {
+        let request = schedule.request(NOW, "g", NONE).unwrap();
+        assert_eq!(schedule.take(NOW, process, None).unwrap().request, request);
+        (request, schedule.request(NOW, "g", NONE).unwrap())
+    };
+    let (cut, next) = at_work(&mut schedule);
+    assert_eq!(schedule.cut(NOW, process, cut), Some(Start::Reuse));
+    let [Action::Spawn(_, other, of, _)] = actions(&mut schedule)[..] else { panic!("not warm") };
+    assert_eq!(of, next);
+    schedule.take(NOW, other, None).unwrap();
+    schedule.answered(NOW, other, next).unwrap();
+    schedule.asks(NOW, process);
+    // Each of its connections is heard by itself: it may ask by one before it is seen that another one has ended.
+    let (cut, next) = at_work(&mut schedule);
+    schedule.asks(NOW, process);
+    assert_eq!(schedule.cut(NOW, process, cut), Some(Start::Reuse));
+    assert_eq!(schedule.take(NOW, process, None).unwrap().request, next);
+    schedule.answered(NOW, process, next).unwrap();
+    // The same of a response that was answered ahead of its end.
+    let (cut, next) = at_work(&mut schedule);
+    assert_eq!(schedule.answered_ahead(NOW, process, cut), Some(Start::Reuse));
+    assert_eq!(schedule.cut(NOW, process, cut), None);
+    assert!(!schedule.has_for(process, None));
+    schedule.asks(NOW, process);
+    assert!(schedule.has_for(process, Some(next)));
+}
+
+/// It does not ask: it is told to fork.
+#[test]
+fn a_child_whose_response_is_cut_costs_its_brothers_nothing() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "f");
+    let cut = schedule.request(NOW, "f", NONE).unwrap();
+    schedule.take(NOW, process, Some(cut)).unwrap();
+    actions(&mut schedule);
+    assert_eq!(schedule.cut(NOW, process, cut), Some(Start::Fork));
+    let next = schedule.request(NOW, "f", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), [Action::Fork(container, process, next, NONE)]);
+}
+
 #[test]
 fn random_runs_answer_each_request_once_and_leave_nothing() {
     let seeds = match std::env::var("ELVER_SEED") {
@@ -512,7 +560,7 @@ impl World {
 
     fn step(&mut self) {
         let now = self.now;
-        match below(&mut self.random, 14) {
+        match below(&mut self.random, 15) {
             0..=2 => {
                 let function = ["f", "g", "h", "i"][below(&mut self.random, 4)];
                 if let Ok(request) = self.schedule.request(now, function, NONE) {
@@ -526,6 +574,7 @@ impl World {
             }
             4..=6 => {
                 let Some(process) = self.any_process() else { return };
+                self.schedule.asks(now, process);
                 if let Some(taken) = self.schedule.take(now, process, None) {
                     assert!(self.open.contains(&taken.request));
                     assert!(self.taken.insert((process, taken.request)), "taken twice");
@@ -550,6 +599,15 @@ impl World {
                 if let Some(sends) = pick(&mut self.random, &self.sending) {
                     self.sending.remove(&sends);
                     self.schedule.sent(now, sends.0, sends.1);
+                }
+            }
+            14 => {
+                let coming: BTreeSet<_> = self.taken.union(&self.sending).copied().collect();
+                let Some((process, request)) = pick(&mut self.random, &coming) else { return };
+                self.taken.remove(&(process, request));
+                self.sending.remove(&(process, request));
+                if self.schedule.cut(now, process, request).is_some() {
+                    assert!(self.open.remove(&request), "answered twice");
                 }
             }
             9 => {
