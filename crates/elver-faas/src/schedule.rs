@@ -310,6 +310,8 @@ impl Schedule {
         process.handed.retain(|handed| *handed != request);
         let was_its = process.handed.len() < waiting || process.taken.remove(&request);
         process.children.ended(request);
+        // What another process has of its connection holds up nobody.
+        process.sending.remove(&request);
         process.idle_since = now;
         if process.stage == Stage::Starting {
             // One that tells of a child takes orders, also if its first request was that child's.

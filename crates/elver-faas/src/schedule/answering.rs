@@ -18,8 +18,8 @@ impl Schedule {
     }
 
     /// The same, where the process still sends what is of no use. It gets no other request before it [has
-    /// sent](Schedule::sent) that, and is ended if that takes longer than its request might have taken; a child that was forked
-    /// for the request is as one that has answered.
+    /// sent](Schedule::sent) that, and is ended if that takes longer than its request might have taken; a child that has
+    /// the request is as one that has answered.
     pub fn answered_ahead(
         &mut self,
         now: Duration,
@@ -30,9 +30,8 @@ impl Schedule {
         if !process.taken.remove(&request) {
             return None;
         }
-        let asked = self.requests.get(&request)?;
-        if asked.place.is_some_and(|(_, start)| start != Start::Fork) {
-            process.sending.insert(request, asked.deadline);
+        if !process.children.has(request) {
+            process.sending.insert(request, self.requests.get(&request)?.deadline);
         }
         self.conclude(now, id, request)
     }

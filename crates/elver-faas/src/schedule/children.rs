@@ -34,6 +34,11 @@ impl Children {
         self.0.insert(request, Child::AtWork);
     }
 
+    /// Whether one has a request, or is about to.
+    pub(super) fn has(&self, request: RequestId) -> bool {
+        self.0.contains_key(&request)
+    }
+
     /// Its request is answered.
     pub(super) fn answered(&mut self, now: Duration, request: RequestId) {
         if let Some(child) = self.0.get_mut(&request) {

@@ -486,6 +486,40 @@ fn a_child_whose_response_is_cut_costs_its_brothers_nothing() {
     assert_eq!(actions(&mut schedule), [Action::Fork(container, process, next, NONE)]);
 }
 
+/// The process that is forked was ended with it, and forked for nobody until then.
+#[test]
+fn a_first_child_that_sends_on_is_as_another_one() {
+    let mut schedule = schedule();
+    schedule.functions.get_mut("f").unwrap().first_is_child = true;
+    let first = schedule.request(NOW, "f", NONE).unwrap();
+    let [Action::Create(container, _)] = actions(&mut schedule)[..] else { panic!() };
+    schedule.container_runs(NOW, container);
+    let [Action::Spawn(_, process, _, _)] = actions(&mut schedule)[..] else { panic!() };
+    schedule.take(NOW, process, None).unwrap();
+    assert_eq!(schedule.answered_ahead(NOW, process, first), Some(Start::Cold));
+    let next = schedule.request(NOW, "f", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), [Action::Fork(container, process, next, NONE)]);
+    schedule.take(NOW, process, Some(next)).unwrap();
+    let late = NOW + children::LINGER;
+    schedule.tick(late);
+    assert_eq!(actions(&mut schedule), [Action::KillChild(container, process, first)]);
+}
+
+/// It was forked before its process was known to have threads, and a connection of its may be open in another process.
+#[test]
+fn a_child_that_has_ended_sends_no_more() {
+    let mut schedule = schedule();
+    let (_, process) = cold(&mut schedule, "f");
+    let request = schedule.request(NOW, "f", NONE).unwrap();
+    schedule.take(NOW, process, Some(request)).unwrap();
+    schedule.has_threads(NOW, process);
+    assert_eq!(schedule.answered_ahead(NOW, process, request), Some(Start::Reuse));
+    schedule.child_ended(NOW, process, request, "exit code 0");
+    actions(&mut schedule);
+    schedule.tick(NOW + Duration::from_secs(3));
+    assert_eq!(actions(&mut schedule), []);
+}
+
 #[test]
 fn random_runs_answer_each_request_once_and_leave_nothing() {
     let seeds = match std::env::var("ELVER_SEED") {
