@@ -1,7 +1,6 @@
 //! Room for bodies. Each takes its part as its bytes come, so that those that are slow keep nothing from the others.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -23,10 +22,42 @@ const LAST: usize = RESPONSE_MAX + STEP;
 /// What there is for the bodies of one container, or caller.
 #[derive(Debug)]
 pub(super) struct Room {
-    free: AtomicUsize,
-    /// A body may take of the last bytes.
-    has_last: AtomicBool,
+    left: Mutex<Left>,
     changed: Notify,
+}
+
+#[derive(Debug)]
+struct Left {
+    free: usize,
+    /// The body that may take of the last bytes.
+    last: Option<u64>,
+    /// The next body's number.
+    next: u64,
+}
+
+impl Left {
+    /// Whether there were so many bytes, and so many others beside them.
+    fn take(&mut self, bytes: usize, others: usize) -> bool {
+        let is_there = self.free >= bytes + others;
+        if is_there {
+            self.free -= bytes;
+        }
+        is_there
+    }
+
+    /// Whether a body may take of the last bytes, and there were so many.
+    fn take_last(&mut self, body: u64, bytes: usize) -> bool {
+        *self.last.get_or_insert(body) == body && self.take(bytes, 0)
+    }
+
+    /// A body that has come to its end needs so many bytes no more.
+    fn give(&mut self, body: u64, bytes: usize) {
+        self.free += bytes;
+        // Where they are all there, another one comes to its end by them, however slow who has taken of them is.
+        if self.last == Some(body) || self.free >= LAST {
+            self.last = None;
+        }
+    }
 }
 
 impl Room {
@@ -35,14 +66,12 @@ impl Room {
     }
 
     fn of(bytes: usize) -> Arc<Room> {
-        let (free, has_last) = (AtomicUsize::new(bytes), AtomicBool::new(false));
-        Arc::new(Room { free, has_last, changed: Notify::new() })
+        let left = Mutex::new(Left { free: bytes, last: None, next: 0 });
+        Arc::new(Room { left, changed: Notify::new() })
     }
 
-    /// Whether there were so many bytes, and so many others beside them.
-    fn take(&self, bytes: usize, others: usize) -> bool {
-        let taken = |free: usize| (free >= bytes + others).then(|| free - bytes);
-        self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -50,26 +79,32 @@ impl Room {
 #[derive(Debug)]
 pub(super) struct Part {
     room: Arc<Room>,
+    body: u64,
     bytes: usize,
-    is_last: bool,
 }
 
 impl Part {
     /// Of a body of which nothing has come.
     pub(super) fn new(room: Arc<Room>) -> Part {
-        Part { room, bytes: 0, is_last: false }
+        let mut left = room.left();
+        left.next += 1;
+        let body = left.next;
+        drop(left);
+        Part { room, body, bytes: 0 }
     }
 
     /// Of one that is whole, once there is room.
     pub(super) async fn whole(room: Arc<Room>, bytes: usize) -> Part {
+        let mut part = Part::new(room.clone());
         loop {
             let changed = room.changed.notified();
-            if room.take(bytes, 0) {
+            if room.left().take(bytes, 0) {
                 break;
             }
             changed.await;
         }
-        Part { room, bytes, is_last: false }
+        part.bytes = bytes;
+        part
     }
 
     /// More of it comes: so many bytes in all. Waits for room.
@@ -80,7 +115,7 @@ impl Part {
         let (more, room) = ((to - self.bytes).max(STEP), self.room.clone());
         loop {
             let changed = room.changed.notified();
-            if room.take(more, LAST) || (self.becomes_last() && room.take(more, 0)) {
+            if self.takes(more) {
                 break;
             }
             changed.await;
@@ -88,19 +123,16 @@ impl Part {
         self.bytes += more;
     }
 
-    fn becomes_last(&mut self) -> bool {
-        self.is_last = self.is_last || !self.room.has_last.swap(true, Ordering::Relaxed);
-        self.is_last
+    fn takes(&self, more: usize) -> bool {
+        let mut left = self.room.left();
+        left.take(more, LAST) || left.take_last(self.body, more)
     }
 
     /// It has come to its end, with so many bytes.
     pub(super) fn end(&mut self, bytes: usize) {
         let kept = bytes.min(self.bytes);
-        self.room.free.fetch_add(self.bytes - kept, Ordering::Relaxed);
+        self.room.left().give(self.body, self.bytes - kept);
         self.bytes = kept;
-        if std::mem::take(&mut self.is_last) {
-            self.room.has_last.store(false, Ordering::Relaxed);
-        }
         self.room.changed.notify_waiters();
     }
 }
@@ -124,7 +156,7 @@ pub(super) mod tests {
 
     /// How many bytes are free.
     pub(in super::super) fn free(room: &Room) -> usize {
-        room.free.load(Ordering::Relaxed)
+        room.left().free
     }
 
     /// Ten of them took all that there was when they began.
@@ -164,7 +196,23 @@ pub(super) mod tests {
         let all = tokio::time::timeout(Duration::from_secs(100), growing.join_all()).await;
         all.expect("all of them");
         assert_eq!(free(&room), BODIES_MAX);
-        assert!(!room.has_last.load(Ordering::Relaxed));
+        assert_eq!(room.left().last, None);
+    }
+
+    /// It kept them to its end, however slow, and all others waited for that.
+    #[tokio::test(start_paused = true)]
+    async fn who_is_slow_gives_the_last_bytes_back_once_there_are_others() {
+        let room = Room::of(2 * LAST);
+        let new = || Part::new(room.clone());
+        let (mut quick, mut slow, mut other, mut next) = (new(), new(), new(), new());
+        quick.grow(LAST).await;
+        slow.grow(1).await;
+        drop(quick);
+        other.grow(LAST - STEP).await;
+        let growing = next.grow(LAST);
+        tokio::time::timeout(Duration::from_secs(1), growing).await.expect("the last bytes");
+        drop((slow, other, next));
+        assert_eq!(free(&room), 2 * LAST);
     }
 
     #[tokio::test(start_paused = true)]
