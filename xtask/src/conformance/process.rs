@@ -119,6 +119,9 @@ impl Runner {
     }
 }
 
+/// How long processes that were started by one that has ended are waited for, in tenths of a second.
+const LAST_TENTHS: u32 = 100;
+
 impl Started {
     pub(super) fn end(mut self) -> Result<Ended> {
         let status = self.child.wait()?;
@@ -185,11 +188,20 @@ impl Started {
 
     /// Has it end, and what it started: it would serve for ever.
     pub(super) fn stop(mut self) -> Result<Ended> {
+        // `timeout` has a group of its own.
+        let group = rustix::process::Pid::from_child(&self.child);
         if self.child.try_wait()?.is_none() {
-            let pid = rustix::process::Pid::from_child(&self.child);
-            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+            rustix::process::kill_process_group(group, rustix::process::Signal::TERM)?;
         }
-        self.end()
+        let ended = self.end();
+        // A program may be started by another that ends before it: what runs next may need its address.
+        for _ in 0..LAST_TENTHS {
+            if rustix::process::test_kill_process_group(group).is_err() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        ended
     }
 }
 
