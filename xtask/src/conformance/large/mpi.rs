@@ -72,7 +72,8 @@ fn ranks(
     let call = Call { words: &words, env: &env, ..Call::default() };
     let ended = stage.runner.start(&call, Path::new("/"))?.end()?;
     succeeded("the launcher", &ended)?;
-    let same = ended.said.lines().filter(|line| line.trim() == "same").count();
+    // Two that speak at once may have one line.
+    let same = ended.said.matches("same").count();
     ensure!(same == 2, "{same} ranks of 2 say that they received the same");
     Ok(Said::default())
 }
