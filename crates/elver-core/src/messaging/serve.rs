@@ -58,17 +58,22 @@ impl<D: Device> Core<D> {
     /// Gives messages that wait to receives that were posted.
     pub(crate) fn serve_backlog(&mut self, id: VqpId, now: Time) {
         while let Some(vqp) = self.vqps.get_mut(id).filter(|vqp| vqp.rq.has_next())
-            && let Some(backlog) = &mut vqp.backlog
+            && let Some(backlog) = &vqp.backlog
         {
-            if let Some((incoming, _)) = backlog.messages.front_mut()
-                && incoming.is_late(now)
-            {
+            let Some((incoming, _)) = backlog.messages.front() else {
+                return bug!("nothing waits at a VQP that has a backlog");
+            };
+            let (incoming, peer) = (*incoming, incoming.from.0);
+            // Nothing is connected to who sent it: its sender asks after it, and hears that nobody has it.
+            if incoming.kind == Kind::Rendezvous && self.peers.get(peer).is_none() {
+                self.take_held(id, 0);
+                continue;
+            }
+            if incoming.is_late(now) {
                 return self.ask_leave(id, now);
             }
-            if let Some(incoming) = backlog.messages.front().map(|(incoming, _)| *incoming)
-                && !self.is_readable(&incoming)
-            {
-                return self.want_sender(id, incoming.from.0, now);
+            if !self.is_readable(&incoming) {
+                return self.want_sender(id, peer, now);
             }
             let Some((incoming, bytes)) = self.take_held(id, 0) else {
                 return bug!("a message that waits is gone");

@@ -187,3 +187,44 @@ fn who_finds_no_place_at_a_full_node_is_told() {
     assert_eq!(cluster.take_one(4).wc.status, WcStatus::Success);
     cluster.check();
 }
+
+/// A node that accepted a VQP, destroyed it, and forgot the peer while a long message of that peer's waited at the port
+/// looked for who had sent it before it would give any other message to a receive: nothing came to the port any more.
+#[test]
+fn a_long_message_of_a_forgotten_peer_holds_no_other_up() {
+    let mut cluster = Cluster::new(4, &config());
+    let meta = cluster.nodes[0].core.serve_meta(100).unwrap();
+    // For itself, the meta server, and one more.
+    cluster.add(5, Config { max_peers: 3, ..config() });
+    cluster.register(4);
+    let now = cluster.now();
+    cluster.nodes[4].core.set_meta_servers(&[meta], now);
+    let (server, room) = (cluster.bound(4, 7), cluster.region(4, 32 << 10, ALL));
+    cluster.recv(4, server, 1, &[room.sge(0, 64)]);
+    let (long, bytes) = (cluster.vqp(2), cluster.region(2, 32 << 10, ALL));
+    cluster.connect(2, long, 4, 7);
+    cluster.post(2, long, &[wr(1, SendOp::Send, &[bytes.sge(0, 8)])]);
+    let source = cluster.take_one(4).source.unwrap();
+    cluster.post(2, long, &[wr(2, SendOp::Send, &[bytes.sge(0, 32 << 10)])]);
+    cluster.until("it waits", |cluster| cluster.nodes[4].core.stats().messages_held == 1);
+    let (now, node) = (cluster.now(), &mut cluster.nodes[4]);
+    node.core.vqp_destroy(node.client, source, now).unwrap();
+    let short = cluster.vqp(3);
+    cluster.connect(3, short, 4, 7);
+    let inline = Payload::Inline(b"hello");
+    cluster.post(3, short, &[SendWr { payload: inline, ..wr(1, SendOp::Send, &[]) }]);
+    cluster.until("the other one waits", |cluster| {
+        cluster.nodes[4].core.stats().messages_held == 2
+    });
+    let gid = cluster.nodes[2].core.gid();
+    assert!(cluster.nodes[4].core.peers().all(|peer| peer.gid != gid), "it is forgotten");
+    cluster.recv(4, server, 2, &[room.sge(0, 32 << 10)]);
+    assert_eq!(cluster.take_one(4).wc.byte_len, 5);
+    // Its sender hears that it was not read.
+    cluster.until("it is told", |cluster| {
+        cluster.nodes[2].completions.iter().any(|done| done.wc.wr_id == 2)
+    });
+    let told = cluster.nodes[2].completions.iter().find(|done| done.wc.wr_id == 2);
+    assert_eq!(told.unwrap().wc.status, WcStatus::WrFlushErr);
+    cluster.check();
+}
