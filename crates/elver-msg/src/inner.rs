@@ -99,6 +99,12 @@ impl Inner {
     /// Why a rank is not there.
     pub(crate) fn lost(&self, rank: u32) -> Error {
         let loss = self.lost[rank as usize].clone().unwrap_or(Loss::Finished);
+        // Its ring tells of this rank's own node, too, and may be the first to.
+        if let Loss::Gone(error) = &loss
+            && matches!(**error, elver_ring::Error::Carrier(elver::Error::NodeGone))
+        {
+            return elver::Error::NodeGone.into();
+        }
         Error::Lost { rank, loss }
     }
 
