@@ -12,8 +12,6 @@ use crate::event::{Answer, Event, Id, Offer, Refused, Service};
 use crate::manager::{Listener, Manager};
 use crate::{reason, sidr};
 
-/// Code of a rate of 2.5 Gb/s, the lowest that there is.
-const RATE: u8 = 2;
 const HOP_LIMIT: u8 = 64;
 /// Services that are remembered when nobody listens for them any more.
 const LATELY: usize = 64;
@@ -98,7 +96,7 @@ impl Manager {
             local_gid: offer.local_gid,
             remote_gid: offer.remote_gid,
             flow_label: 0,
-            packet_rate: RATE,
+            packet_rate: crate::RATE,
             traffic_class: offer.traffic_class,
             hop_limit: HOP_LIMIT,
             service_level: 0,

@@ -26,6 +26,10 @@ pub use config::{Config, Counters};
 pub use event::{Answer, Event, Id, Offer, Refused, Request, Service};
 pub use manager::Manager;
 
+/// The rate of a connection's path, as REQ and path records have it (`IBV_RATE_100_GBPS`): about what memory moves, as the
+/// port says, for programs that copy once more for a slow path.
+pub const RATE: u8 = 16;
+
 /// Why a REJ refuses (IBTA vol. 1, table 107), as far as it is said here.
 pub mod reason {
     /// No room for another connection.

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 
-use elver_cm::{Answer, Offer, Refused, Service, sidr};
+use elver_cm::{Answer, Offer, RATE, Refused, Service, sidr};
 use elver_verbs::{Gid, Time};
 use elver_wire::Psn;
 use elver_wire::cm::IpHeader;
@@ -242,7 +242,7 @@ impl Cm {
         path.mtu = mtu.into();
         path.mtu_selector = 2;
         path.rate_selector = 2;
-        path.rate = 2;
+        path.rate = RATE;
         path.packet_life_time_selector = 2;
         path.packet_life_time = id.ack_timeout.saturating_sub(1);
         path.hop_limit = 64;

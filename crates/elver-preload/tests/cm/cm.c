@@ -77,6 +77,7 @@ static struct rdma_cm_id *asks(const char *address, uint16_t port)
 	next(clients, RDMA_CM_EVENT_ADDR_RESOLVED);
 	CODE(rdma_resolve_route(id, 1000), 0);
 	next(clients, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	CODE(id->route.path_rec->rate, IBV_RATE_100_GBPS);
 	struct rdma_conn_param param = { .retry_count = 7, .qp_num = 0x111 };
 	CODE(rdma_connect(id, &param), 0);
 	return id;
