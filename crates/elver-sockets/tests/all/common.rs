@@ -240,7 +240,7 @@ pub fn succeeded(what: &str, output: &Output) -> String {
     said
 }
 
-/// Whether programs are installed; says which is not.
+/// Whether programs are installed; says which is not. Where all have to be (`ELVER_TEST_SKIPS_NOTHING`), fails.
 pub fn are_there(programs: &[&str]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let missing = programs.iter().find(|program| {
@@ -248,6 +248,8 @@ pub fn are_there(programs: &[&str]) -> bool {
         !places.any(|place| place.join(program).is_file())
     });
     if let Some(missing) = missing {
+        let skips = std::env::var_os("ELVER_TEST_SKIPS_NOTHING").is_none();
+        assert!(skips, "{missing} is not installed, and ELVER_TEST_SKIPS_NOTHING is set");
         // Past what the test harness keeps to itself.
         let _ = writeln!(std::io::stderr(), "skipped: {missing} is not installed");
     }
