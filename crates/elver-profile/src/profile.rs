@@ -201,6 +201,7 @@ impl Told<'_> {
             json!({"call": call, "what": what, "count": found.count, "values": found.values.len()})
         });
         json!({
+            "by": if self.watch.is_ok() { "ptrace" } else { "timing" },
             "way": self.way(),
             "verbs": self.seen.calls.iter().map(|(call, spent)| row(call, None, spent)).collect::<Vec<_>>(),
             "functions": pairs(&self.seen.functions),
@@ -382,24 +383,33 @@ fn parts(caches: &[HostCache]) -> Vec<(&'static str, usize, usize)> {
     ]
 }
 
+fn as_json(
+    args: &ProfileArgs,
+    told: &Told<'_>,
+    times: &Times,
+    caches: &[HostCache],
+    written: bool,
+) -> Value {
+    let calls = times.rows().map(|(call, again, count, [median, min, max])| {
+        json!({"call": call, "again": again, "count": count, "us": median, "min_us": min, "max_us": max})
+    });
+    let same = parts(caches).into_iter().map(|(what, count, same)| {
+        json!({"what": what, "count": count, "same": same, "runs": caches.len()})
+    });
+    json!({
+        "seed": args.seed,
+        "runs": args.runs,
+        "calls": calls.collect::<Vec<_>>(),
+        "watched": told.as_json(),
+        "results": same.collect::<Vec<_>>(),
+        "cache": written.then(|| args.cache.display().to_string()),
+    })
+}
+
 fn tell(args: &ProfileArgs, told: &Told<'_>, times: &Times, caches: &[HostCache], written: bool) {
     let runs = caches.len();
     if args.json {
-        let calls: Vec<_> = times
-            .rows()
-            .map(|(call, again, count, [median, min, max])| {
-                json!({"call": call, "again": again, "count": count, "us": median, "min_us": min, "max_us": max})
-            })
-            .collect();
-        let same: Vec<_> = parts(caches)
-            .into_iter()
-            .map(|(what, count, same)| json!({"what": what, "count": count, "same": same, "runs": runs}))
-            .collect();
-        let cache = written.then(|| args.cache.display().to_string());
-        say!(
-            "{}",
-            json!({"seed": args.seed, "runs": args.runs, "calls": calls, "results": same, "cache": cache})
-        );
+        say!("{}", as_json(args, told, times, caches, written));
         return;
     }
     say!("seed {}, {} cold processes", args.seed, args.runs);
@@ -441,6 +451,43 @@ mod tests {
         assert_eq!(same(&[]), None);
         let parts = parts(&[one.clone(), other, one]);
         assert!(parts.contains(&("processors", 1, 2)) && parts.contains(&("provider files", 0, 3)));
+    }
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ProfileArgs,
+    }
+
+    #[test]
+    fn json_says_what_was_seen_and_how() {
+        let Line { args } = clap::Parser::parse_from(["verbs-profile", "--json"]);
+        let spent = Spent { count: 2, total_ns: 9_000, kernel_ns: 4_000, system_calls: 6 };
+        let call = "ibv_open_device".to_string();
+        let mut seen = Seen::default();
+        seen.calls.insert(call.clone(), spent);
+        seen.functions.insert((call.clone(), "dlopen".into()), spent);
+        seen.system_calls.insert((call, "openat".into()), spent);
+        let told = |watch| Told { watch, seen: &seen };
+        let one = HostCache { kernel: b"6.1".to_vec(), ..HostCache::default() };
+        let watch = Watch { stop_ns: 700, ..Watch::default() };
+        let said = as_json(&args, &told(Ok(&watch)), &Times::default(), &[one], true);
+        let row = json!({
+            "call": "ibv_open_device", "name": null, "count": 2, "us": 9.0, "kernel_us": 4.0, "system_calls": 6
+        });
+        let watched = &said["watched"];
+        assert_eq!((&watched["by"], &watched["verbs"]), (&json!("ptrace"), &json!([row])));
+        assert!(watched["way"].as_str().unwrap().contains("700 ns"), "{watched}");
+        let names = [&watched["functions"][0]["name"], &watched["system_calls"][0]["name"]];
+        assert_eq!(names, ["dlopen", "openat"]);
+        assert_eq!(said["results"][0]["runs"], 1);
+        assert_eq!(said["cache"], file::PATH);
+        // Where ptrace is not allowed, that is said, and why.
+        let refused = told(Err("ptrace: not permitted".into()));
+        let said = as_json(&args, &refused, &Times::default(), &[], false);
+        let watched = &said["watched"];
+        assert_eq!((&watched["by"], &said["cache"]), (&json!("timing"), &Value::Null));
+        assert!(watched["way"].as_str().unwrap().ends_with("ptrace: not permitted"), "{watched}");
     }
 
     #[test]
