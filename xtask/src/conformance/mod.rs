@@ -1,8 +1,8 @@
 //! `cargo xtask conformance`: rdma-core's own Python tests, and Debian's programs, of this release and of newer ones,
 //! over the library that `cargo xtask preload` makes. The result stands in `docs/conformance.md` and `docs/conformance.json`;
-//! `--check` compares with it, writes nothing, and fails when something that passed does not any more. `--only TEXT` runs
-//! those whose names have that text, and leaves all other rows as they are. `--large` runs large programs instead, which
-//! it downloads.
+//! `--check` compares with it, writes nothing, and fails when something that passed does not any more, as does who writes
+//! the list without `--fewer`. `--only TEXT` runs those whose names have that text, and leaves all other rows as they are.
+//! `--large` runs large programs instead, which it downloads.
 
 mod apart;
 mod counted;
@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::metadata::{metadata, text};
-use not_run::Ran;
+use not_run::{NOTHING, Ran};
 use outcome::Item;
 use process::Runner;
 use reasons::{REASONS, Reasons};
@@ -32,19 +32,21 @@ use report::{LIST, PAGE};
 /// Runs all but the large programs, or with `--quick` what takes a minute or two, or with `--large` those; and writes
 /// what came out, or with `--check` compares.
 pub(crate) fn run(arguments: &[String]) -> Result<String> {
-    let known = ["--check", "--quick", "--large", "--only TEXT"];
+    let known = ["--check", "--quick", "--large", "--fewer", "--only TEXT"];
     let (arguments, only) = without_only(arguments)?;
     if let Some(unknown) = arguments.iter().find(|word| !known.contains(&word.as_str())) {
         bail!("{unknown} is no option of conformance: {}", known.join(", "));
     }
     let has = |option: &str| arguments.iter().any(|word| word == option);
     let (check, quick, large) = (has("--check"), has("--quick"), has("--large"));
+    let fewer = has("--fewer");
     let partly = quick && only.is_none();
     ensure!(
         check || !partly,
         "--quick runs a part, which can be checked, not written: add --check"
     );
     ensure!(!(quick && large), "--quick and --large run different parts");
+    ensure!(!(check && fewer), "--fewer writes that less passes, and --check writes nothing");
     ensure!(!(large && only.is_some()), "--large runs all large programs: leave --only out");
     let metadata = metadata(&["--no-deps"])?;
     let root = PathBuf::from(text(&metadata, "workspace_root")?);
@@ -71,10 +73,15 @@ pub(crate) fn run(arguments: &[String]) -> Result<String> {
     let asked: Vec<Item> = before.iter().filter(is_asked).cloned().collect();
     let said = summary(&ran, &asked, quick);
     ran.is_enough(check)?;
+    if check && !quick {
+        ran.all_there(&asked)?;
+    }
     let items = ran.items;
     without_reason(&items)?;
-    if check {
+    if !fewer {
         worse(&before, &items)?;
+    }
+    if check {
         return Ok(format!("{said}, and nothing that passed before fails"));
     }
     // What was not run stays as it was, and stands where it stood.
@@ -98,7 +105,7 @@ fn summary(ran: &Ran, asked: &[Item], quick: bool) -> String {
     for item in ran.items.iter().filter(|item| !item.passes()) {
         println!("{} {}: {}", item.outcome, item.name, item.said);
     }
-    let otherwise = if quick { "--quick leaves them out" } else { "nothing runs them any more" };
+    let otherwise = if quick { "--quick leaves them out" } else { NOTHING };
     let not_run = ran.all_not_run(asked, otherwise);
     for rows in &not_run {
         println!("{rows}");
@@ -158,7 +165,11 @@ fn worse(before: &[Item], now: &[Item]) -> Result<()> {
         .filter(|item| before.iter().any(|old| old.is(item) && old.passes()))
         .map(|item| format!("{} ({}): {}", item.name, item.outcome, item.said))
         .collect();
-    ensure!(lost.is_empty(), "passed before, and does not now:\n{}", lost.join("\n"));
+    ensure!(
+        lost.is_empty(),
+        "passed before, and does not now (to write that, --fewer):\n{}",
+        lost.join("\n")
+    );
     Ok(())
 }
 

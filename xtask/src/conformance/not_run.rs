@@ -6,6 +6,9 @@ use anyhow::{Result, ensure};
 
 use super::outcome::Item;
 
+/// Why a row of the list was not run that nothing is said of.
+pub(super) const NOTHING: &str = "nothing runs them any more";
+
 /// What was run, and what could not be.
 #[derive(Default)]
 pub(super) struct Ran {
@@ -51,6 +54,18 @@ impl Ran {
             ensure!(!self.items.is_empty(), "nothing could be run: {why}");
         }
         ensure!(!self.items.is_empty(), "nothing has such a name");
+        Ok(())
+    }
+
+    /// Whether the list has no row that nothing runs any more.
+    pub(super) fn all_there(&self, asked: &[Item]) -> Result<()> {
+        let mut left = self.all_not_run(asked, NOTHING).split_off(self.not_run.len());
+        let stale = left.pop().map(|rows| rows.names).unwrap_or_default();
+        ensure!(
+            stale.is_empty(),
+            "{NOTHING}, and the list has them: write it anew:\n{}",
+            stale.join("\n")
+        );
         Ok(())
     }
 
@@ -103,6 +118,17 @@ mod tests {
                 "not run, because --quick leaves them out:\nnot run: ib_read_lat -a -n 20"
             ]
         );
+    }
+
+    #[test]
+    fn a_row_that_nothing_runs_is_told() {
+        let mut ran = Ran::of(vec![item("test_a", "")]);
+        ran.add(Ran::none(vec!["rping (Debian 13)".into()], "no network".into()));
+        let mut list = vec![item("test_a", ""), item("rping (Debian 13)", "")];
+        ran.all_there(&list).unwrap();
+        list.push(item("fio as it was run once", ""));
+        let error = ran.all_there(&list).unwrap_err().to_string();
+        assert!(error.ends_with("write it anew:\nfio as it was run once"), "{error}");
     }
 
     #[test]
