@@ -74,6 +74,39 @@ fn the_library_is_told_when_the_port_goes_down() {
     refused(&["--streams", "--port-down-after", "1s", "--", "true"], "cannot be used with");
 }
 
+/// What a program is told in variables of this project's, beside what each is told.
+fn told(options: &[&str]) -> Vec<String> {
+    let words = ["--library", library(), "--", "sh", "-c", "env | grep '^ELVER_' | sort"];
+    let output = run(&[options, &words].concat());
+    let said = String::from_utf8(output.stdout).unwrap();
+    // The keeper's is another one each time.
+    let is_asked = |line: &&str| {
+        let name = line.split('=').next().unwrap_or_default();
+        name != "ELVER_KEEPER" && std::env::var_os(name).is_none()
+    };
+    said.lines().filter(is_asked).map(str::to_string).collect()
+}
+
+#[test]
+fn the_library_is_told_each_fault_and_no_other() {
+    assert_eq!(told(&[]), [""; 0]);
+    for (option, variable, draws) in [
+        ("--loss=1%", "ELVER_LOSS_PER_MILLION=10000", true),
+        ("--wrong-keys=0.02%", "ELVER_WRONG_KEYS_PER_MILLION=200", true),
+        ("--qp-failures=3%", "ELVER_QP_FAILURES_PER_MILLION=30000", true),
+        ("--delay=50us", "ELVER_DELAY_US=50", false),
+        ("--kill-peer-after=3s", "ELVER_PEERS_DIE_AFTER_MS=3000", false),
+        ("--port-down-after=2s", "ELVER_PORT_DOWN_AFTER_MS=2000", false),
+        ("--capture=/tmp/of-it", "ELVER_CAPTURE=/tmp/of-it", false),
+        ("--no-direct", "ELVER_DIRECT=off", false),
+    ] {
+        let seed = draws.then_some("ELVER_SEED=77");
+        let mut all: Vec<&str> = seed.into_iter().chain([variable]).collect();
+        all.sort_unstable();
+        assert_eq!(told(&[option, "--seed", "77"]), all, "{option}");
+    }
+}
+
 #[test]
 fn programs_that_no_library_reaches_are_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
