@@ -386,8 +386,10 @@ impl Inner {
                 is_let_go = true;
             }
         }
-        if is_let_go {
-            self.keep(vqp, false);
+        if is_let_go && let Some(entry) = self.vqps.get_mut(&vqp) {
+            // It is there until this call is over, and what is told of it is for nobody.
+            (entry.is_kept, entry.failure_told) = (false, true);
+            entry.completions.clear();
         }
     }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use elver::{
     Completed, Error, Mr, Ready, RecvWr, SendOp, Session, SessionCell, SessionOptions, Vqp,
@@ -262,6 +262,33 @@ fn what_is_told_of_a_vqp_back_to_a_sender_that_nobody_holds_ends_no_wait() {
         assert_eq!(session.wait_ready(WAIT).unwrap().len(), 1, "somebody may take it");
         drop(message);
         sleeps();
+    }
+}
+
+/// The same where it has let go of the VQP before the asker ends.
+#[test]
+fn the_end_of_a_sender_whom_nobody_answers_any_more_ends_no_wait() {
+    let node = TestNode::start(config(233, 1));
+    let session = sleepy(&node);
+    let mr = session.alloc(64, ALL).unwrap();
+    let bound = session.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    let alone = node.thread.status().unwrap().vqps_total;
+    for _ in 0..10 {
+        let asks = sleepy(&node);
+        let near = asks.alloc(64, ALL).unwrap();
+        let vqp = asks.create_vqp(VqpOptions::default()).unwrap();
+        vqp.qconnect(node.gid, port).unwrap();
+        bound.post_recv(&[RecvWr { wr_id: 1, sges: &[mr.sge(0, 8)] }]).unwrap();
+        vqp.post_send(&[wr(2, SendOp::Send, &[near.sge(0, 8)])]).unwrap();
+        drop(bound.wait_msgs(WAIT).unwrap());
+        drop((vqp, asks));
+        let began = Instant::now();
+        while node.thread.status().unwrap().vqps_total > alone {
+            assert!(began.elapsed() < WAIT.unwrap(), "the VQP back to the asker stays");
+            let none = session.wait_ready(Some(Duration::from_millis(1)));
+            assert!(matches!(none, Err(Error::TimedOut)), "{none:?}");
+        }
     }
 }
 
