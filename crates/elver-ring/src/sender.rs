@@ -9,7 +9,7 @@ use crate::protocol::{self, Config, Frame, Refused, SenderCounters, Shape};
 /// Messages go out in batches ([`Config`]). Who sends no more for now calls [`Sender::flush`], or the last
 /// ones may stay here; with [`Config::linger_ns`], calls [`Sender::poll`] from time to time.
 ///
-/// Dropped, it ends the ring. The last of an end's two halves to go waits, a quarter of a second at most, until what was
+/// Dropped, it ends the ring. The last of an end's two halves to go waits, a second at most, until what was
 /// sent has arrived; what has not by then is lost. Only [`Sender::finish`] tells whether everything was read.
 #[derive(Debug)]
 pub struct Sender<C: Carrier> {

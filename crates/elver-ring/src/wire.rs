@@ -71,7 +71,7 @@ const LOOKS_PER_CLOCK: u32 = 256;
 const NAP_FIRST: Duration = Duration::from_millis(1);
 const NAP_LONGEST: Duration = Duration::from_millis(250);
 /// How long an end that is dropped waits for what it has posted.
-const SETTLE: Duration = Duration::from_millis(250);
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// What a carrier did beside carrying.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

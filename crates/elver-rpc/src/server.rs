@@ -223,7 +223,8 @@ impl Server {
                 self.wait(Some(Duration::from_millis(250)))?;
             }
         }
-        Ok(())
+        // Answers that were given before it was told.
+        self.poll().map(drop)
     }
 
     /// Takes in what has come, and does it; whether there was anything.

@@ -40,7 +40,7 @@
 //! # The end
 //! [`Stream::shutdown`] ends one direction, and the other goes on. Its peer reads what was written, then 0;
 //! dropping a stream ends both. What was written has its place in the peer's buffer, so that it arrives whether or not the
-//! peer reads; but nobody looks after it when its stream is gone, so that the drop waits for it, a quarter of a second at
+//! peer reads; but nobody looks after it when its stream is gone, so that the drop waits for it, a second at
 //! most. What a slow way has not taken by then is lost, unlike what a `TcpStream` leaves to the kernel: the peer reads what
 //! has arrived, and then hears `ConnectionReset`, and no end. Who has written more than that lets the way take calls
 //! [`Stream::finish`], or [`Stream::close`], which does not wait, and polls what that gives as long as he likes.

@@ -15,7 +15,7 @@ use crate::{Options, StreamCounters};
 
 /// A connected stream of bytes, both ways. As std's `TcpStream`; what differs the crate's page says.
 ///
-/// It belongs to its session's thread. Dropped, it ends: the drop waits, a quarter of a second at most, until what was
+/// It belongs to its session's thread. Dropped, it ends: the drop waits, a second at most, until what was
 /// written has arrived, and the peer hears that this end neither writes nor reads any more. If it has not arrived by
 /// then, what is missing is lost, and the peer hears of a reset: [`Stream::close`] and [`Stream::finish`] wait longer.
 pub struct Stream {

@@ -20,7 +20,7 @@ use crate::{Connecting, Listener, Options, Stream, error};
 ///
 /// A read that has to wait lets out what was written; else it goes out by `flush`, as all of tokio's writers
 /// may ask for. Dropping it holds the thread until what was written has arrived, as a [`Stream`]'s drop: some microseconds
-/// where the way is free, a quarter of a second where it is not, and what is missing then is lost.
+/// where the way is free, a second where it is not, and what is missing then is lost.
 /// [`AsyncStream::into_inner`] and [`Stream::close`] do not wait.
 pub struct AsyncStream {
     stream: Stream,

@@ -4,10 +4,10 @@
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
-use crate::common::{PLACE, TestNode, WAIT, both_ways_at, cluster, session_at};
+use crate::common::{PLACE, TestNode, WAIT, both_ways_at, session_at};
 use elver::{Gid, Session};
 use elver_stream::{Interest, Listener, ListenerOptions, Options, Stream};
-use elver_testkit::{Launch, Process, Role, hears_within_a_second, role, stay};
+use elver_testkit::{Launch, Process, Role, hears_within_a_second, impatient, role, stay};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Of the cluster of which a host dies.
@@ -36,7 +36,7 @@ fn process_that_is_a_peer() {
 #[test]
 fn process_that_is_a_host() {
     let Some(Role { knows, .. }) = role() else { return };
-    let node = PLACE.member(GROUP, 3, |_| ());
+    let node = PLACE.member(GROUP, 3, impatient);
     let session = session_at(&node);
     // Nobody does it when this is killed.
     std::fs::remove_file(&node.path).unwrap();
@@ -140,7 +140,7 @@ fn a_process_that_is_killed_is_missed() {
 /// Nobody is there to tell of it: who waits, and who looks, finds out by asking now and then.
 #[test]
 fn a_host_that_dies_is_missed() {
-    let (meta, _other) = cluster(GROUP);
+    let (meta, _other) = PLACE.cluster(GROUP, impatient);
     for hear in [reads as fn(&mut Stream) -> _, looks, writes, sleeps] {
         hears_within_a_second(|| hears(&meta, "process_that_is_a_host", hear));
     }
@@ -150,7 +150,7 @@ fn a_host_that_dies_is_missed() {
 /// that the stream was reset, once it has read what was said.
 #[test]
 fn a_node_that_starts_anew_ends_its_streams_and_takes_new_ones() {
-    let (meta, other) = cluster(42);
+    let (meta, other) = PLACE.cluster(42, impatient);
     let session = session_at(&meta);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let (gid, port) = (meta.gid, listener.port());
@@ -183,7 +183,7 @@ fn a_node_that_starts_anew_ends_its_streams_and_takes_new_ones() {
         let aborted = talks.join().unwrap().unwrap_err();
         assert_eq!(aborted.kind(), ErrorKind::ConnectionAborted, "{aborted}");
     });
-    let other = PLACE.member(42, 2, |_| ());
+    let other = PLACE.member(42, 2, impatient);
     std::thread::scope(|scope| {
         let talks = scope.spawn(|| talk(&other.path));
         let mut stream = listener.accept(WAIT).unwrap();
