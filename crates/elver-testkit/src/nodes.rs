@@ -28,8 +28,16 @@ pub struct Place {
     pub registry_ports: u16,
 }
 
+/// Has a node find out within half a second that a peer is gone: where one goes, and nobody else is taken for dead that had
+/// no core for as long.
+pub fn impatient(config: &mut Config) {
+    config.pool.timeout = 13;
+    config.pool.keep_alive_ms = Config::default().pool.keep_alive_ms;
+}
+
 impl Place {
-    /// The configuration of a node: regions that go soon, and an engine that leaves the processor to others.
+    /// The configuration of a node: regions that go soon, and an engine that leaves the processor to others. It takes no
+    /// peer for dead that stands for a second, as any thread may: see [`impatient`].
     ///
     /// # Panics
     /// If the group is another test's.
@@ -40,9 +48,9 @@ impl Place {
         config.node.udp_port = self.udp_ports + u16::from(group);
         config.node.device = format!("{}{group}-{host}", self.name);
         config.memory.lease_ms = 20;
-        // A quarter of a second: a thread may get no core for some hundredths.
-        config.pool.timeout = 13;
+        config.pool.timeout = 15;
         config.pool.retry_cnt = 7;
+        config.pool.keep_alive_ms = 10_000;
         config.engine.spin_us = 50;
         config
     }

@@ -125,7 +125,7 @@ fn silent_strangers_keep_nobody_out() {
 fn who_does_not_come_is_named() {
     let node = TestNode::start(config(52, 1));
     let session = session_at(&node);
-    let options = Options { join: Duration::from_millis(200), ..Options::default() };
+    let options = Options { join: Duration::from_secs(3), ..Options::default() };
     let addresses = addresses(&[&node], 4);
     let told = Group::join(&session, 1, &addresses, TOKEN, options).unwrap_err();
     let text = told.to_string();

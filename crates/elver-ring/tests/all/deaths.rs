@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use std::sync::mpsc;
 
-use crate::common::{PLACE, TestNode, WAIT, cluster, config, session_at};
+use crate::common::{PLACE, TestNode, WAIT, config, session_at};
 use elver::{Gid, Policy, Session};
 use elver_ring::{Carrier, Config, Ends, Error, Listener, ListenerOptions, Options, connect};
-use elver_testkit::{Launch, Process, Role, hears_within_a_second, role, stay};
+use elver_testkit::{Launch, Process, Role, hears_within_a_second, impatient, role, stay};
 
 /// Of the cluster of which a host dies.
 const GROUP: u8 = 12;
@@ -43,7 +43,7 @@ fn process_that_is_a_peer() {
 #[test]
 fn process_that_is_a_host() {
     let Some(Role { knows, .. }) = role() else { return };
-    let node = PLACE.member(GROUP, 3, |_| ());
+    let node = PLACE.member(GROUP, 3, impatient);
     let session = session_at(&node);
     // Nobody does it when this is killed.
     std::fs::remove_file(&node.path).unwrap();
@@ -133,7 +133,7 @@ fn a_process_that_is_killed_is_missed() {
 /// Nobody is there to tell of it: who waits, and who looks, finds out by asking now and then.
 #[test]
 fn a_host_that_dies_is_missed() {
-    let (meta, _other) = cluster(GROUP);
+    let (meta, _other) = PLACE.cluster(GROUP, impatient);
     for hear in [sleeps as fn(&mut Ends) -> _, polls, sends] {
         for policy in [Policy::Shared, Policy::Leased] {
             hears_within_a_second(|| hears(&meta, "process_that_is_a_host", policy, hear));
@@ -155,7 +155,7 @@ fn tells(session: &Session, gid: Gid, port: u16) -> Ends {
 /// The node of one end ends, and another one is there in its place.
 #[test]
 fn a_node_that_starts_anew_ends_its_rings_and_takes_new_ones() {
-    let (meta, other) = cluster(13);
+    let (meta, other) = PLACE.cluster(13, impatient);
     let session = session_at(&meta);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let (gid, port, path) = (meta.gid, listener.port(), other.path.clone());
@@ -177,7 +177,7 @@ fn a_node_that_starts_anew_ends_its_rings_and_takes_new_ones() {
         assert!(matches!(gone, Error::Carrier(_)), "{gone}");
         assert_eq!(ends.receiver.counters().messages, 1, "nothing twice");
     });
-    let other = PLACE.member(13, 2, |_| ());
+    let other = PLACE.member(13, 2, impatient);
     std::thread::scope(|scope| {
         let path = &other.path;
         scope.spawn(move || {

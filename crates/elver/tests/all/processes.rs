@@ -7,7 +7,7 @@ use std::time::Instant;
 use elver::node::Node;
 use elver::{AccessFlags, Error, PostFailed, RecvWr, SendOp, Session, VqpOptions, Wc, WcStatus};
 use elver_portal::Listener;
-use elver_testkit::{Launch, Process, Role, copy, is_root, role, stay};
+use elver_testkit::{Launch, Process, Role, copy, impatient, is_root, role, stay};
 
 use crate::common::{ALL, TestNode, WAIT, completion, config, run, session_at, succeeds, wr};
 
@@ -156,6 +156,7 @@ fn told_who_only_waits(
     assert_eq!(server.says(), "serves");
     let mut own = config(group, 2);
     own.meta.servers = vec![node.says()];
+    impatient(&mut own);
     let own = TestNode::start(own);
     let until = |what: &str, done: &dyn Fn(&elver::node::Status) -> bool| {
         let began = Instant::now();
