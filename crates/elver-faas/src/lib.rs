@@ -15,6 +15,28 @@
 //! - A child runs one request and ends.
 //! - What handlers in Python have of RDMA is Python (`python/elver_context.py`), over the module of
 //!   elver-python: sessions can be inherited from the process alone that prepared them, and that is Python's.
+//!
+//! # Where what is
+//!
+//! | folder | in it | paper |
+//! | --- | --- | --- |
+//! | `schedule` | who runs which request, without IO; `words`: what it is told, and what it says | 4.1 |
+//! | | `placing`: what exists chooses the start; `places`: containers, and INIT processes in them; `answering`: requests that are answered | 4.1, figure 4 |
+//! | | `children`: one for each request; `ending`: what ends, and when | 4.1.3, 4.1.4 |
+//! | `orchestrator` | what the schedule decides, done: `core`: what its tasks share, and its actions; `terms`: what the configuration comes to; `stuck`: containers that do not end | 4.1 |
+//! | | `front`, `callers`: the door for callers, and who is connected to it; `api`: Lambda's Runtime API; `http`: how both doors speak | |
+//! | | `control`: orders to a container's `elver-init`, and its reports; `node`: the node's socket, for containers | |
+//! | | `limits`: how many connections there may be; `room`: room for bodies | |
+//! | `init` | `elver-init`, a container's first process: `runtime`: an INIT process; `connect`: what it makes ready for RDMA | 4.1.2, 4.1.3 |
+//! | | `control`: its socket to the orchestrator; `event`: what its threads tell; `relay`: loopback's TCP to the Runtime API; `log`; `reaper`: waits for every end | |
+//! | `action` | an action's container under OpenWhisk: `code`: what `/init` brings; `launcher`: its process; `group`: what that has started | |
+//! | `protocol` | what orchestrator, `elver-init` and runtimes say to each other | |
+//! | `bundle`, `containers`, `seccomp` | a container's configuration; the runtime's command line; the calls that it does not have | |
+//! | `config`, `state` | what the platform's owner says; what the orchestrator has in files | |
+//! | `client` | asking an orchestrator | |
+//! | `accepting`, `http`, `progress` | taking connections; HTTP of small services; a stream whose peer must read | |
+//! | `bin` | the programs `elver-init` and `elver-action` | |
+//! | `python/` | beside `src`: `bootstrap.py`, an INIT process in Python; `elver_context.py`: what a handler has of RDMA; `_elver_assignments.py`: the QP Table and the Assignment Table; `_elver_strays.py`: what children leave behind; `action.py`: actions | 4.1.1 to 4.1.4 |
 
 #![forbid(unsafe_code)]
 
