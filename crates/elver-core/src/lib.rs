@@ -29,26 +29,34 @@
 //!
 //! | folder | in it | paper |
 //! | --- | --- | --- |
-//! | `core` | the state, polling | |
+//! | `core` | the state, polling; `info`: what a core tells of itself | |
+//! | `config`, `error`, `event`, `ids` | what a core is made with; why a call is refused; completions and events; names of clients and VQPs | |
 //! | `effects`, `apply` | what one part leaves to be done by others, and having them do it | |
-//! | `client` | what a client may have and has; `lifecycle`, `end`: clients and VQPs coming and going; `accept`: VQPs that messages made; `ports` | 4.1 |
-//! | `vqp` | one VQP: `send_ring`, `recv_ring`, and `credit` (told in `exchange`), on which it sends to a receiver that is slower | 4.1 |
+//! | `client` | what a client may have and has; `owned`: clients, and their VQPs; `lifecycle`, `end`: both coming and going; `accept`: VQPs that messages made; `ports`; `tell`: the one place where a WR's end is told | 4.1 |
+//! | `vqp` | one VQP: `send_ring`, `recv_ring`, `sq_entry`: its WRs; `phase`: where it stands; and `credit` (told in `exchange`), on which it sends to a receiver that is slower | 4.1 |
 //! | `connect` | `qconnect` and `warm`; `attach`: tying a VQP to peer and lane; `found`, `ended`: connects that have waited | 4.1, algorithm 1 |
-//! | `datapath` | `post`: checks; `burst`: what goes to the device; `round_robin`: turns among VQPs on a lane; `complete`, `retire`, `fail`: completions in order; `wr_id` | 4.4, algorithm 2 |
-//! | | `recovery`, `resume`, `outage` (`restart`): failed lanes, DCIs that the device does not set going again; `lanes`: their lists; `ops`, `own_ops`, `op_ended`: the core's own READs and messages | 4.4 |
-//! | | `qos`: priority classes | arXiv version, 4.7 |
-//! | `messaging` | `message`: headers; `outgoing`; `inbox`: ports, accepting, refusals; `serve`: into receives; `incoming`, `backlog`, `kept`: what of them waits; `landing` (`write`): receives that are not at hand | 4.1, 4.4 |
-//! | | `held`: what waits for receives; `unread`: long messages on their way; `notes`: what waits to be told to peers; `tell`: telling it | 4.4 |
+//! | `datapath` | `post`: checks; `plain`: the short way of most WRs; `burst`: what goes to the device; `round_robin`: turns among VQPs on a lane; `complete`, `retire`, `fail`: completions in order; `wr_id` | 4.4, algorithm 2 |
+//! | | `recovery`, `resume`, `outage` (`restart`): failed lanes, DCIs that the device does not set going again; `stalls`, `give_up`: lanes whose first WR does not end; `lanes`: their lists; `ops`, `own_ops`, `op_ended`: the core's own READs and messages | 4.4 |
+//! | | `qos` (`release`): priority classes | arXiv version, 4.7 |
+//! | `messaging` | `message`: headers; `outgoing`; `inbox`: ports, accepting; `at_once`: the short way into a receive that is there; `serve`: into receives; `incoming`, `backlog`, `kept`: what of them waits; `landing` (`write`): receives that are not at hand | 4.1, 4.4 |
+//! | | `held`: what waits for receives; `unread`: long messages on their way; `notes`: what waits to be told to peers; `tell`: telling it; `refusals`, `refuse`: senders of whom nothing more is taken, since one message was refused | 4.4 |
 //! | | `rendezvous`, `gather`: long messages, read by the receiver; `inquiry`, `named`, `revoke`: what two cores tell each other of them, and whose they are when one fails | 4.5 |
 //! | `memory` | `mr`, `regions`: local regions, and when a region's leases end; `valid_mrs`: ValidMR; `mr_store`: MRStore, peers' regions with their leases | 4.2 |
-//! | `discovery` | `peer`, `known`: the DCCache; `lookups` (`run`, `found`): nodes and regions by READs, coalesced, admitted, failing over; `servers`: the nearest meta server | 4.2 |
-//! | | `meta`, `served`: the meta server's role; `strangers` (`admit`): whose requests are answered | 4.2 |
-//! | `pool` | physical queue pairs, buffers; `lane` | 4.3 |
-//! | `rc` | which RC queue pairs there are; `links`: their handshakes and ends; `ud`: what carries requests; `back_off`; `fate`, `path`, `suspect`: whether what one flushed was executed | 4.2, 4.3 |
+//! | | `openings`, `share`: keys under which receivers READ long messages | 4.5 |
+//! | `discovery` | `peer`, `known`: the DCCache; `servers`: the nearest meta server; `guesses`: who guesses keys of regions | 4.2 |
+//! | | `lookups`: nodes and regions by READs, coalesced, admitted, failing over. `nodes`, `regions`: which, and whose turn is next (`turns`); `run`, `run_regions`: running them; `found`: who goes on then; `warms` | 4.2 |
+//! | | `meta`, `served`, `own_table`: the meta server's role, its table, looking up in that itself; `strangers` (`admit`): whose requests are answered | 4.2 |
+//! | `pool` | physical queue pairs: `create`: how many; `buffers`; `lane`, `lanes`; `index_vec`: vectors with places of a type | 4.3 |
+//! | `rc` | which RC queue pairs there are: `pool`, `link`; `heat`: how hot a peer is; `ud`: what carries requests; `back_off`; `fate`, `path`, `suspect`: whether what one flushed was executed | 4.2, 4.3 |
+//! | | `links`: their handshakes and ends. `ask`, `handshake`: to a link that takes WRs; `closing`, `leases`, `ended`, `reminders`: its end, and a peer that has not heard of it; `fate`: how far its ends got | 4.2, 4.3 |
+//! | | `needed`, `attend`: what is looked after, once a poll; `requests`, `past`: what peers are asked, and what they were before; `waiting` (`serve`, `refuse`, `sweep`), `laneless`: who waits for a link; `audit` | 4.2, 4.3 |
 //! | | `transfer`, `wanted`: moving VQPs to them and back, and those that have no lane | 4.6 |
+//! | `keep_alive` | whether the peers of VQPs are there: `watch`: a node that is asked; `port`: one of its ports; `answer`: questions of peers; `attend`: what is done, and whose VQPs fail | |
 //! | `slots`, `due`, `timers` | tables with ids that miss, what is due at a time, all that is done by the clock | |
-//! | `stats`, `bug` | counters, what cannot be | |
+//! | `stats`, `latency` | counters; how long WRs took, of a sample | |
 //! | `audit` | every count against what it counts, for tests | |
+//!
+//! The checks of what cannot be (`bug!`, `count_off!`, `less!`) are elver-verbs'.
 //!
 //! # What differs from KRCORE
 //!
