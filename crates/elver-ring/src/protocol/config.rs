@@ -21,7 +21,9 @@ pub struct Config {
     /// Lazy push: after so many processed slots the head is told (γ).
     pub gamma: u32,
     /// After so many nanoseconds what was committed goes out though it is fewer than α slots: when its sender is polled
-    /// next, or at once while its end waits for a message by `Ends::recv`.
+    /// next (`Sender::poll`), or at once while its end waits for a message by `Ends::recv`. Nothing runs by itself: a sender
+    /// that computes, or waits for something else, keeps its part of a batch for as long, however late that is. Who cannot
+    /// poll flushes.
     pub linger_ns: Option<u64>,
 }
 
