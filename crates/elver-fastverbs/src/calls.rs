@@ -38,11 +38,16 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut c_void) -> *mut c_void {
     // SAFETY: likewise.
     let open = || unsafe { real::ibv_open_device(device) };
     let context = window::with(cache.clone(), open).unwrap_or(null_mut());
-    if context.is_null() && cache.is_some() {
-        // Whatever the reason is: the next list is made without the cache, which is renewed by it.
-        count(Count::OpenFailed);
-        plan::doubt();
+    if !context.is_null() || cache.is_none() {
+        return context;
     }
+    // Whatever the reason is: the real thing, and a list without the cache, which is made anew from that for whoever comes.
+    count(Count::OpenFailed);
+    plan::doubt();
+    let context = open().unwrap_or(null_mut());
+    let kept = list::errno_now();
+    list::renew();
+    list::set_errno(kept);
     context
 }
 

@@ -43,12 +43,23 @@ pub(crate) unsafe fn device_list(number: *mut c_int) -> *mut *mut c_void {
     list
 }
 
-fn set_errno(value: c_int) {
+/// Makes a list that nobody asked for, for what follows from it.
+pub(crate) fn renew() {
+    // SAFETY: no number is asked for; and a list of libibverbs's is freed by it, once.
+    unsafe {
+        let list = device_list(null_mut());
+        if !list.is_null() {
+            let _ = real::ibv_free_device_list(list);
+        }
+    }
+}
+
+pub(crate) fn set_errno(value: c_int) {
     // SAFETY: the calling thread's own.
     unsafe { *libc::__errno_location() = value };
 }
 
-fn errno_now() -> c_int {
+pub(crate) fn errno_now() -> c_int {
     // SAFETY: the calling thread's own.
     unsafe { *libc::__errno_location() }
 }

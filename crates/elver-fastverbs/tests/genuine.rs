@@ -2,7 +2,7 @@
 //! no such kernel here: what asks netlink is tried in the lab, by rxe.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -165,6 +165,32 @@ fn another_set_of_devices_makes_the_cache_stale_and_is_remembered() {
         &["mlx5_0", "mlx5_1", "the kernel shows other devices", "stale: devices 1", "renewed 1"],
     );
     says(&host.list("on"), &["mlx5_0", "mlx5_1", "lists 1"]);
+}
+
+/// The cache may be to blame: the device is opened without it, and it is made anew, by the same process.
+#[test]
+fn a_device_that_cannot_be_opened_has_the_cache_made_anew_and_is_tried_once_more() {
+    let host = Host::new();
+    says(&host.list("renew"), &["renewed 1"]);
+    let before = fs::metadata(host.cache()).unwrap().ino();
+    let open = |failures: &str| {
+        let inject = format!("inject=openat:error=ENODEV:when={failures}");
+        let mut command = host.traced(&["-P", "/dev/infiniband/uverbs0", "-e", &inject, "-o"]);
+        command.arg(host.place.path().join("trace"));
+        command.arg("-E").arg(format!("LD_PRELOAD={}", library().display()));
+        let output = command.args(["-E", "ELVER_FASTVERBS_LOG=1", "ibv_devinfo"]).output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.success(), said)
+    };
+    let (opened, said) = open("1");
+    assert!(opened, "{said}");
+    says(&said, &["hca_id:\tmlx5_0", "open failed 1", "renewed 1"]);
+    assert_ne!(fs::metadata(host.cache()).unwrap().ino(), before, "{said}");
+    // What fails without it, too, fails.
+    let (opened, said) = open("1+");
+    assert!(!opened, "{said}");
+    says(&said, &["open failed 1", "renewed 1"]);
+    says(&host.list("on"), &["lists 1"]);
 }
 
 #[test]
