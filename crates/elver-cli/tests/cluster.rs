@@ -309,7 +309,8 @@ fn connects_have_their_rows() {
     // As many strangers as clients, and each is asked for.
     let strangers = ["--only", "verbs,lite-miss,vqp-cold", "--clients", "6"];
     let object = bench("connect", "loopback", &[&short[..], &strangers].concat());
-    assert_eq!(count(&object, "reads", "vqp-cold", 6, 6), 6);
+    // Who asks again, of a node that had no core, READs once more.
+    assert!(count(&object, "reads", "vqp-cold", 6, 6) >= 6, "{object}");
     assert!(count(&object, "rc_made", "lite-miss", 6, 6) >= 6, "{object}");
     for peers in [1, 6] {
         let of = |key| count(&object, key, "verbs", 6, peers);
@@ -334,7 +335,8 @@ fn honest_rows(object: &Value, placement: &str) {
     }
     assert!(of("first-connect-host", "reads", 1) == 0, "its node knows itself: {object}");
     if placement != "host" {
-        assert_eq!((of("vqp-cold", "connects", 6), of("vqp-cold", "reads", 6)), (6, 6), "{object}");
+        assert_eq!(of("vqp-cold", "connects", 6), 6, "{object}");
+        assert!(of("vqp-cold", "reads", 6) >= 6, "{object}");
         assert_eq!(of("lite-miss", "connects", 6), 6, "{object}");
         assert!(of("lite-miss", "rc_made", 6) >= 6, "{object}");
     }

@@ -42,7 +42,7 @@ const STAYS: RangeInclusive<Duration> = Duration::from_millis(16)..=Duration::fr
 /// Polls between two looks of the thread by which it knows a program that does nothing else.
 const POLLS_A_ROUND: u64 = 16;
 /// How long a process that ends waits for a thread that has the device.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How often rdma_cm has its turn, one after the other, before the program has.
 const CM_ROUNDS: u32 = 16;
 

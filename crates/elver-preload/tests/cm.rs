@@ -40,6 +40,11 @@ fn a_backlog_counts_what_was_not_taken() {
 }
 
 #[test]
+fn an_id_goes_to_another_channel_with_what_was_told_of_it() {
+    run("migrates");
+}
+
+#[test]
 fn only_what_was_connected_is_over() {
     run("over");
 }

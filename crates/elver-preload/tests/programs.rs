@@ -6,7 +6,7 @@ mod common;
 mod namespaces;
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::{command, succeeded};
 use namespaces::Namespaces;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 fn run(words: &[&str]) -> String {
     succeeded(&words.join(" "), &command(words).output().unwrap())
@@ -64,7 +65,12 @@ fn free_port() -> u16 {
         let taken = TAKEN.fetch_add(1, Ordering::Relaxed);
         assert!(taken < COUNT, "no port is free from {FIRST} on");
         let port = (FIRST + (std::process::id() * 100 + taken) % COUNT) as u16;
-        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
+        // It does not listen: a child that another test starts has it until its exec, and would be in the server's way.
+        let socket =
+            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let socket = socket.unwrap();
+        sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+        if bind(&socket, &SocketAddr::from(([0, 0, 0, 0], port))).is_ok() {
             return port;
         }
     }
@@ -224,7 +230,8 @@ fn the_port_goes_down_on_demand() {
 #[test]
 fn programs_are_told_of_the_port() {
     let mut watch = command(&["ibv_asyncwatch", "-d", "elver0"]);
-    watch.envs([("ELVER_PORT_DOWN_AFTER_MS", "100"), ("ELVER_PORT_UP_AFTER_MS", "100")]);
+    // It may take its time to open the device.
+    watch.envs([("ELVER_PORT_DOWN_AFTER_MS", "2000"), ("ELVER_PORT_UP_AFTER_MS", "100")]);
     let mut watch = watch.spawn().unwrap();
     let said = BufReader::new(watch.stdout.take().unwrap());
     // It waits for ever: `command` ends it when nothing comes.

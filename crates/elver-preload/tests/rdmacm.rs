@@ -66,9 +66,10 @@ const UDADDY: u16 = 7174;
 type Pair = (u16, &'static str, &'static str);
 
 /// What is run.
-const PAIRS: [Pair; 8] = [
+const PAIRS: [Pair; 9] = [
     (TCP, "rping -s -C 5 -V -p PORT", "rping -c -C 5 -V -a ADDRESS -p PORT"),
     (TCP, "ucmatose -c 8 -C 20 -p PORT", "ucmatose -c 8 -C 20 -s ADDRESS -p PORT"),
+    (TCP, "ucmatose -m -c 8 -C 20 -p PORT", "ucmatose -m -c 8 -C 20 -s ADDRESS -p PORT"),
     // It takes no other port.
     (UDP, "udaddy", "udaddy -s ADDRESS"),
     (TCP, "rstream -p PORT -S 4096 -I 20 -C 5", "rstream -s ADDRESS -p PORT -S 4096 -I 20 -C 5"),
@@ -109,7 +110,7 @@ fn run_all(pairs: &[Pair], address: &str, first_port: u16, at_server: &[&str], a
 
 #[test]
 fn processes_of_one_host_connect() {
-    let first = 21_000 + (std::process::id() % 700) as u16 * 12;
+    let first = 21_000 + (std::process::id() % 700) as u16 * 14;
     run_all(&[&PAIRS[..], &PERFTEST].concat(), "127.0.0.1", first, &[], &[]);
     let packets = ["env", "ELVER_DIRECT=off"];
     run_all(&PERFTEST, "127.0.0.1", first + PAIRS.len() as u16 + 2, &packets, &packets);

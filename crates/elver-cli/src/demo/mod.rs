@@ -89,9 +89,11 @@ pub(crate) fn run(args: &DemoArgs, programs: &Programs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The nodes. Peers become hot soon, so that the move to RC need not be waited for.
+/// The nodes. Peers become hot soon, so that the move to RC need not be waited for; and none is taken for gone that
+/// has no core for a moment among so many that run.
 fn specs() -> Vec<NodeSpec> {
-    let options = vec!["transfer.hot_ops = 300".to_string()];
+    let options = ["transfer.hot_ops = 300", "pool.keep_alive_ms = 10000"];
+    let options = options.map(str::to_string).to_vec();
     let seats = [BESIDE_A, Seat::On(CORE_OF_A), BESIDE_A];
     ["the meta server", "node a", "node b"]
         .into_iter()

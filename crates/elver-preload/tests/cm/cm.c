@@ -5,6 +5,7 @@
 #include <linux/close_range.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <stdint.h>
 #include <sys/resource.h>
@@ -418,6 +419,60 @@ static void vforks(void)
 	CODE(rdma_destroy_id(listens), 0);
 }
 
+static void *acknowledges(void *event)
+{
+	CODE(rdma_ack_cm_event(event), 0);
+	return NULL;
+}
+
+/* Nothing comes on a channel. */
+static void quiet(struct rdma_event_channel *channel)
+{
+	struct pollfd comes = { channel->fd, POLLIN };
+	CODE(poll(&comes, 1, 0), 0);
+}
+
+/* What was told of an id and not taken goes with it to another channel, and what was taken is waited for. */
+static void migrates(void)
+{
+	struct rdma_event_channel *others = NULL;
+	MADE(others, rdma_create_event_channel());
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8), *stays = id_on(clients), *moves = id_on(clients);
+	struct sockaddr_in to = at("127.0.0.1", port_of(listens));
+	CODE(rdma_resolve_addr(moves, NULL, (struct sockaddr *)&to, 1000), 0);
+	CODE(rdma_resolve_addr(stays, NULL, (struct sockaddr *)&to, 1000), 0);
+	CODE(rdma_migrate_id(moves, others), 0);
+	CODE(next(clients, RDMA_CM_EVENT_ADDR_RESOLVED).id == stays, 1);
+	quiet(clients);
+	CODE(next(others, RDMA_CM_EVENT_ADDR_RESOLVED).id == moves, 1);
+	quiet(others);
+	CODE(rdma_resolve_route(moves, 1000), 0);
+	struct pollfd comes = { others->fd, POLLIN };
+	CODE(poll(&comes, 1, PATIENCE_MS), 1);
+	struct rdma_cm_event *event;
+	CODE(rdma_get_cm_event(others, &event), 0);
+	CODE(event->event, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	pthread_t thread;
+	CODE(pthread_create(&thread, NULL, acknowledges, event), 0);
+	CODE(rdma_migrate_id(moves, clients), 0);
+	CODE(pthread_join(thread, NULL), 0);
+	struct rdma_conn_param param = { .retry_count = 7, .qp_num = 0x111 };
+	CODE(rdma_connect(moves, &param), 0);
+	struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+	CODE(rdma_migrate_id(request, others), 0);
+	param.qp_num = 0x222;
+	CODE(rdma_accept(request, &param), 0);
+	CODE(next(clients, RDMA_CM_EVENT_CONNECT_RESPONSE).id == moves, 1);
+	CODE(rdma_establish(moves), 0);
+	CODE(next(others, RDMA_CM_EVENT_ESTABLISHED).id == request, 1);
+	quiet(servers);
+	CODE(rdma_migrate_id(stays, NULL) == 0, 1);
+	CODE(rdma_destroy_id(request), 0);
+	next(clients, RDMA_CM_EVENT_DISCONNECTED);
+	CODE(rdma_destroy_id(moves) | rdma_destroy_id(stays) | rdma_destroy_id(listens), 0);
+	rdma_destroy_event_channel(others);
+}
+
 int main(int count, char **words)
 {
 	static const struct {
@@ -425,7 +480,7 @@ int main(int count, char **words)
 		void (*run)(void);
 	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses },
 		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "forks", forks },
-		      { "replaces", replaces }, { "vforks", vforks } };
+		      { "replaces", replaces }, { "vforks", vforks }, { "migrates", migrates } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
 	for (size_t which = 0; which < sizeof(cases) / sizeof(cases[0]); which++)

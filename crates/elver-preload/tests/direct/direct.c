@@ -5,8 +5,10 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -554,7 +556,7 @@ static void killed(int direct)
 	struct ibv_wc wc = { 0 };
 	int rounds = 0;
 	while (wc.status == IBV_WC_SUCCESS) {
-		if (kill_at && seconds() > kill_at) {
+		if (kill_at && rounds && seconds() > kill_at) {
 			kill(other, SIGKILL);
 			kill_at = 0;
 		}
@@ -753,6 +755,114 @@ static void still(void)
 	lie_still(RIGHTS);
 }
 
+/* Threads that post on one queue pair, and on one each, and as many that poll the one CQ of all. */
+enum { THREADS = 4, POSTS = 800, AHEAD = 8, SLOT = 256, COUNTER = THREADS * POSTS * SLOT };
+#define ALL_RIGHTS (RIGHTS | IBV_ACCESS_REMOTE_ATOMIC)
+
+static struct ibv_qp *common_qp, *own_qps[THREADS];
+static struct ibv_mr *threads_mr;
+static struct key threads_to;
+static atomic_int done[THREADS * POSTS], ahead[THREADS], left;
+
+static void *posts(void *argument)
+{
+	int thread = (intptr_t)argument;
+	double end = seconds() + 120;
+	for (int n = 0; n < POSTS; n++) {
+		while (atomic_load(&ahead[thread]) == AHEAD) {
+			MUST(seconds() < end);
+			sched_yield();
+		}
+		atomic_fetch_add(&ahead[thread], 1);
+		int id = thread * POSTS + n, adds = n % 16 == 7;
+		struct ibv_sge sge = { (uintptr_t)threads_mr->addr + id * SLOT, adds ? 8 : 1 + (id * 7919) % SLOT,
+			threads_mr->lkey };
+		struct ibv_send_wr *bad, wr = { .wr_id = id, .opcode = IBV_WR_RDMA_WRITE,
+			.send_flags = IBV_SEND_SIGNALED, .sg_list = &sge, .num_sge = 1,
+			.wr.rdma = { threads_to.addr + id * SLOT, threads_to.rkey } };
+		if (adds) {
+			wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+			wr.wr.atomic.remote_addr = threads_to.addr + COUNTER;
+			wr.wr.atomic.compare_add = 1;
+			wr.wr.atomic.rkey = threads_to.rkey;
+		}
+		MUST(!ibv_post_send(n % 2 ? common_qp : own_qps[thread], &wr, &bad));
+	}
+	return NULL;
+}
+
+static void *polls(void *argument)
+{
+	(void)argument;
+	double end = seconds() + 120;
+	while (atomic_load(&left) > 0) {
+		struct ibv_wc wcs[4];
+		int found = ibv_poll_cq(cq, 4, wcs);
+		MUST(found >= 0 && seconds() < end);
+		for (int n = 0; n < found; n++) {
+			MUST(wcs[n].status == IBV_WC_SUCCESS && wcs[n].wr_id < THREADS * POSTS);
+			MUST(atomic_fetch_add(&done[wcs[n].wr_id], 1) == 0);
+			atomic_fetch_sub(&ahead[wcs[n].wr_id / POSTS], 1);
+			atomic_fetch_sub(&left, 1);
+		}
+		if (!found)
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void threads(int direct)
+{
+	connect_qp(ALL_RIGHTS);
+	common_qp = qp;
+	for (int n = 0; n < THREADS; n++) {
+		connect_qp(ALL_RIGHTS);
+		own_qps[n] = qp;
+	}
+	threads_to = find();
+	unsigned char *own = memory();
+	for (int at = 0; at < SIZE; at += 8)
+		*(uint64_t *)(own + at) = draw();
+	threads_mr = region(own, SIZE, RIGHTS);
+	(void)direct;
+	atomic_store(&left, THREADS * POSTS);
+	pthread_t all[2 * THREADS];
+	for (int n = 0; n < 2 * THREADS; n++)
+		MUST(!pthread_create(&all[n], NULL, n % 2 ? posts : polls, (void *)(intptr_t)(n / 2)));
+	for (int n = 0; n < 2 * THREADS; n++)
+		MUST(!pthread_join(all[n], NULL));
+	unsigned char *there = memory();
+	struct ibv_mr *seen = region(there, SIZE, RIGHTS);
+	MUST(!post(IBV_WR_RDMA_READ, seen, 0, SIZE, threads_to));
+	MUST(await().status == IBV_WC_SUCCESS);
+	int added = 0;
+	for (int id = 0; id < THREADS * POSTS; id++) {
+		int adds = id % POSTS % 16 == 7, length = adds ? 0 : 1 + (id * 7919) % SLOT;
+		added += adds;
+		MUST(!memcmp(there + id * SLOT, own + id * SLOT, length));
+		for (int at = id * SLOT + length; at < (id + 1) * SLOT; at++)
+			MUST(there[at] == (unsigned char)(at * 7));
+	}
+	uint64_t before = 0;
+	for (int at = 7; at >= 0; at--)
+		before = before << 8 | (unsigned char)((COUNTER + at) * 7);
+	MUST(*(uint64_t *)(there + COUNTER) == before + added);
+	meet();
+}
+
+static void threads_target(void)
+{
+	for (int n = 0; n <= THREADS; n++)
+		connect_qp(ALL_RIGHTS);
+	unsigned char *start = memory();
+	for (int at = 0; at < SIZE; at++)
+		start[at] = at * 7;
+	struct ibv_mr *mr = region(start, SIZE, ALL_RIGHTS);
+	struct key key = { (uintptr_t)start, mr->rkey };
+	tell(&key, sizeof key);
+	meet();
+}
+
 static void dies(void)
 {
 	lie_still(RIGHTS);
@@ -777,6 +887,7 @@ static const struct {
 	{ "kills", is_killed, kills_target, .initiator_dies = 1 },
 	{ "dereg", under_fire, under_fire_target },
 	{ "stopped", stopped, stopped_target },
+	{ "threads", threads, threads_target },
 	{ "way", way, still },
 };
 
