@@ -150,8 +150,11 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
         .into())
 }
 
-/// Tells the library what befalls packets, and where they or connections are recorded.
+/// Tells the library which version asks, what befalls packets, and where they or connections are recorded.
 fn ask(command: &mut Command, args: &RunArgs) -> Result<()> {
+    if !args.streams {
+        command.env("ELVER_RUN_VERSION", env!("CARGO_PKG_VERSION"));
+    }
     let mut tell = |name: &str, value: Option<u128>| {
         if let Some(value) = value {
             command.env(name, value.to_string());

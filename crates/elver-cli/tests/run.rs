@@ -82,7 +82,7 @@ fn told(options: &[&str]) -> Vec<String> {
     // The keeper's is another one each time.
     let is_asked = |line: &&str| {
         let name = line.split('=').next().unwrap_or_default();
-        name != "ELVER_KEEPER" && std::env::var_os(name).is_none()
+        !["ELVER_KEEPER", "ELVER_RUN_VERSION"].contains(&name) && std::env::var_os(name).is_none()
     };
     said.lines().filter(is_asked).map(str::to_string).collect()
 }
@@ -90,6 +90,8 @@ fn told(options: &[&str]) -> Vec<String> {
 #[test]
 fn the_library_is_told_each_fault_and_no_other() {
     assert_eq!(told(&[]), [""; 0]);
+    let version = run(&["--library", library(), "--", "printenv", "ELVER_RUN_VERSION"]);
+    assert_eq!(String::from_utf8_lossy(&version.stdout).trim(), env!("CARGO_PKG_VERSION"));
     for (option, variable, draws) in [
         ("--loss=1%", "ELVER_LOSS_PER_MILLION=10000", true),
         ("--wrong-keys=0.02%", "ELVER_WRONG_KEYS_PER_MILLION=200", true),

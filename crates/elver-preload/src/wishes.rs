@@ -10,6 +10,9 @@ use elver_soft::{Faults, Loss, SoftConfig};
 use crate::faults::Shares;
 use crate::outage::Plan;
 
+/// The version of the `elver run` that says so: another one may ask for what is not known here.
+const RUN: &str = "ELVER_RUN_VERSION";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Packets lost of a million.
 const LOSS: &str = "ELVER_LOSS_PER_MILLION";
 /// Microseconds that packets are taken later.
@@ -46,6 +49,13 @@ impl Wishes {
     }
 
     fn read(told: impl Fn(&str) -> Option<OsString>, process: u32) -> Result<Wishes, String> {
+        if let Some(theirs) = told(RUN).filter(|theirs| theirs != VERSION) {
+            let theirs = theirs.to_string_lossy();
+            return Err(format!(
+                "`elver run` is of version {theirs}, and this library of {VERSION}, which may not know what it asks for; \
+                 install both of one version, or name a library of {theirs} by --library"
+            ));
+        }
         let seed = number(&told, SEED)?.unwrap_or(1);
         let faults = Faults {
             loss: share(&told, LOSS)?.map(|per_million| Loss { per_million, seed }),
@@ -107,6 +117,13 @@ mod tests {
     #[test]
     fn nothing_is_asked_for_by_default() {
         assert_eq!(read(&[]), Ok(Wishes::default()));
+    }
+
+    #[test]
+    fn another_version_of_elver_run_is_refused() {
+        assert_eq!(read(&[(RUN, VERSION)]), Ok(Wishes::default()));
+        let refused = read(&[(RUN, "0.0.9"), (LOSS, "10000")]).unwrap_err();
+        assert!(refused.contains("of version 0.0.9, and this library of"), "{refused}");
     }
 
     #[test]
