@@ -1,5 +1,5 @@
 //! `cargo xtask deps`: what the workspace is built of, by `deny.toml`: every crate has a licence that is
-//! allowed there, and comes from a registry that is. cargo-deny checks the same and more; to build it takes
+//! allowed there, and comes from a registry that is; and what of it is published has a README. cargo-deny checks the same and more; to build it takes
 //! as long as a good part of CI, and its advisories want a network (`cargo xtask advisories` asks a checkout).
 
 use anyhow::{Context, Result, bail, ensure};
@@ -65,6 +65,11 @@ fn faults(package: &Value, rules: &Rules) -> Result<Vec<String>> {
     }
     // What the workspace asks for has a version.
     if package["source"].is_null() {
+        // It may be published anywhere, or nowhere.
+        let is_published = package["publish"].as_array().is_none_or(|places| !places.is_empty());
+        if is_published && package["readme"].is_null() {
+            wrong.push(format!("{name}: it is published, and has no README.md"));
+        }
         for dependency in list(package, "dependencies")? {
             if dependency["req"] == "*" && dependency["path"].is_null() {
                 wrong.push(format!("{name}: {} of any version", text(dependency, "name")?));
@@ -166,7 +171,7 @@ mod tests {
             let wild = serde_json::json!({ "name": "x", "req": "*", "path": null });
             serde_json::json!({
                 "name": "a", "version": "1.0.0", "license": license, "source": source,
-                "dependencies": [wild],
+                "dependencies": [wild], "readme": "README.md", "publish": null,
             })
         };
         let found = |package: Value| faults(&package, &rules).unwrap();
@@ -174,5 +179,10 @@ mod tests {
         assert_eq!(found(package("MIT", "git+https://there".into())).len(), 1);
         assert_eq!(found(package("AGPL-3.0", "registry+https://there".into())).len(), 2);
         assert_eq!(found(package("MIT", Value::Null)), ["a 1.0.0: x of any version"]);
+        let mut bare = package("MIT", Value::Null);
+        (bare["readme"], bare["dependencies"]) = (Value::Null, Value::Array(Vec::new()));
+        assert_eq!(found(bare.clone()), ["a 1.0.0: it is published, and has no README.md"]);
+        bare["publish"] = Value::Array(Vec::new());
+        assert!(found(bare).is_empty());
     }
 }
