@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use elver_faas::schedule::Start;
-use elver_testkit::{Examples, Place, wait_for};
+use elver_testkit::{Examples, Place, copy, wait_for};
 use serde_json::{Value, json};
 
 use crate::platform::{Platform, python, wait_for_processes};
@@ -129,7 +129,7 @@ fn what_a_native_child_has_connected_stays_for_the_next() {
         near.gid()
     );
     let mut platform = near.platform(&function);
-    std::fs::copy(EXAMPLES.program("function"), platform.code().join("function")).unwrap();
+    copy(&EXAMPLES.program("function"), &platform.code().join("function"));
     stays_connected(&platform, &near, &far, (62_202, "wendy"));
     platform.end();
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use elver_faas::schedule::Start;
-use elver_testkit::{Examples, Place, handler_library, wait_for};
+use elver_testkit::{Examples, Place, copy, handler_library, wait_for};
 use serde_json::{Value, json};
 
 use crate::platform::{Platform, wait_for_processes};
@@ -26,7 +26,7 @@ fn native(owner: &str, uid: u32, gid: &str) -> String {
 }
 
 fn put(platform: &Platform, program: &Path) {
-    std::fs::copy(program, platform.code().join("function")).unwrap();
+    copy(program, &platform.code().join("function"));
 }
 
 /// The example in C, as its users build it.
@@ -148,6 +148,7 @@ fn a_function_in_c_is_forked_with_its_connections() {
     for expected in [Start::Cold, Start::Fork, Start::Fork] {
         let (start, answer) = platform.answer("c", json!(text));
         assert_eq!((start, answer), (expected, json!({"read": "greeting"})));
+        wait_for("four sessions to be free", || (store.count("free") == 4).then_some(()));
     }
     assert!(store.count("inherited") >= 1);
     let failed = platform.invoke("c", json!("hello")).unwrap();

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use elver_faas::client::Invoked;
 use elver_faas::schedule::Start;
-use elver_testkit::{Place, wait_for};
+use elver_testkit::{Place, copy, wait_for};
 use serde_json::{Value, json};
 
 use crate::platform::{EXAMPLES, Platform, wait_for_processes};
@@ -25,7 +25,7 @@ fn functions(uid: u32, functions: &[(&str, &str)]) -> String {
 }
 
 fn put(platform: &Platform) {
-    std::fs::copy(EXAMPLES.program("bootstrap"), platform.code().join("bootstrap")).unwrap();
+    copy(&EXAMPLES.program("bootstrap"), &platform.code().join("bootstrap"));
 }
 
 fn platform(uid: u32, each: &[(&str, &str)]) -> Platform {

@@ -227,8 +227,12 @@ fn calls_that_no_function_needs_are_refused() {
             let expected = if call == "clone3" { "ENOSYS" } else { "EPERM" };
             assert_eq!(error, expected, "{call} under {runtime}");
         }
-        // A process is forked all the same, and has threads.
-        assert_eq!(platform.answer("gina-reaches", json!(null)), (Start::Fork, refused));
+        // Threads may be had, and the next request a process: a child, or one whose thread is not quite gone.
+        let (start, again) = platform.answer("gina-reaches", json!(null));
+        assert!(
+            matches!(start, Start::Fork | Start::Reuse) && again == refused,
+            "{start}, {again}"
+        );
         platform.end();
     }
 }
