@@ -8,6 +8,45 @@ use elver_ring::{Config, Listener, ListenerOptions, Options, connect};
 
 const MESSAGES: u32 = 500;
 
+/// A task that waits for an answer has its question go out by the deadline, though it flushes nothing.
+#[test]
+fn a_task_that_waits_for_an_answer_has_its_question_go_out() {
+    both_ways_at(69, false, |node| {
+        let (tell, told) = mpsc::channel();
+        let config = Config { linger_ns: Some(2_000_000), ..Config::default() };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let session = session_at(node);
+                let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+                tell.send(listener.port()).unwrap();
+                let mut ends = listener.accept(WAIT).unwrap();
+                while let Some(message) = ends.receiver.recv(WAIT).unwrap() {
+                    let bytes = message.to_vec();
+                    drop(message);
+                    ends.sender.send(&bytes, WAIT).unwrap();
+                    ends.sender.flush().unwrap();
+                }
+            });
+            let port = told.recv().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let session = session_at(node);
+                let mut ends =
+                    connect(&session, node.gid, port, Options::both(config), WAIT).unwrap();
+                let session = AsyncSession::new(session).unwrap();
+                for turn in 0..4_u8 {
+                    ends.sender.send(&[turn], WAIT).unwrap();
+                    let answer = tokio::time::timeout(WAIT.unwrap(), ends.recv_async(&session));
+                    assert_eq!(answer.await.unwrap().unwrap().unwrap().to_vec(), [turn]);
+                }
+                assert_eq!(ends.sender.counters().lingered, 4);
+                ends.sender.finish(WAIT).unwrap();
+            });
+        });
+    });
+}
+
 /// Two tasks of one thread have a ring each, and wait on one session; a third thread answers both.
 #[test]
 fn tasks_of_one_session_have_a_ring_each() {
