@@ -152,6 +152,39 @@ fn tells(session: &Session, gid: Gid, port: u16) -> Ends {
     ends
 }
 
+/// Rings between processes that write each other's memory themselves need no node for their data.
+#[test]
+fn the_end_of_the_node_of_both_ends_is_heard_by_both() {
+    let hears = |ends: &mut Ends, hear: fn(&mut Ends) -> Result<(), Error>| {
+        let gone = hear(ends).unwrap_err();
+        assert!(matches!(gone, Error::Carrier(elver::Error::NodeGone)), "{gone}");
+    };
+    for is_direct in [true, false] {
+        for hear in [sleeps as fn(&mut Ends) -> _, polls, sends] {
+            let mut config = config(98, 1);
+            config.direct.enabled = is_direct;
+            let node = TestNode::start(config);
+            let session = session_at(&node);
+            let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+            let (gid, port, path) = (node.gid, listener.port(), node.path.clone());
+            let (tell, is_told) = mpsc::channel();
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    let session = Session::connect(&path).unwrap();
+                    let mut ends = tells(&session, gid, port);
+                    tell.send(()).unwrap();
+                    hears(&mut ends, hear);
+                });
+                let mut ends = listener.accept(WAIT).unwrap();
+                assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"told");
+                is_told.recv().unwrap();
+                drop(node);
+                hears(&mut ends, hear);
+            });
+        }
+    }
+}
+
 /// The node of one end ends, and another one is there in its place.
 #[test]
 fn a_node_that_starts_anew_ends_its_rings_and_takes_new_ones() {
