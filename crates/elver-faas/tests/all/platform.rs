@@ -387,6 +387,11 @@ impl Platform {
         assert!(left.is_empty(), "{left:?}");
     }
 
+    /// How many containers have a directory: their bundles, sockets and logs.
+    pub fn containers(&self) -> usize {
+        std::fs::read_dir(self.directory.path().join("state/containers")).unwrap().count()
+    }
+
     /// What the containers wrote.
     pub fn logs(&self) -> String {
         let containers = std::fs::read_dir(self.directory.path().join("state/containers")).unwrap();

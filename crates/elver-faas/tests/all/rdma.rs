@@ -5,7 +5,7 @@ use elver_testkit::{Place, python_module, wait_for};
 use serde_json::{Value, json};
 
 use crate::platform::{Platform, python, wait_for_processes};
-use crate::store::Store;
+use crate::store::{BYTES, Store};
 
 const PLACE: Place =
     Place { name: "faas-rdma", network: 62, udp_ports: 29_800, registry_ports: 29_900 };
@@ -35,6 +35,11 @@ def read(event, context):
     large = context.pd.alloc(1 << 20, "")
     qp.read(large, 0, 8, event["address"], event["rkey"], timeout=10)
     assert large.read(0, 8) == context.mr.read(16, 8)
+    if event.get("until"):
+        print("it waits", flush=True)
+        until = time.monotonic() + 60
+        while not os.path.exists(event["until"]) and time.monotonic() < until:
+            time.sleep(0.01)
     if event.get("hold"):
         time.sleep(event["hold"])
         qp.read(context.mr, 16, 8, event["address"], event["rkey"], timeout=10)
@@ -108,6 +113,40 @@ fn children_inherit_connections_and_give_them_back() {
     assert_eq!(["prepared", "inherited", "refused"].map(|name| store.count(name)), [4, 7, 0]);
     platform.end();
     wait_for("all sessions to go", || (store.count("free") == 0).then_some(()));
+}
+
+#[test]
+fn a_container_that_ends_leaves_nothing_at_the_node_nor_in_the_tables() {
+    let store = Store::new(&PLACE, 12);
+    let functions = reading("victoria", 62_013, &[&store.gid()], "");
+    let mut platform = store.platform_with_python(&format!("keep_alive_s = 1\n{functions}"));
+    std::fs::write(platform.code().join("handlers.py"), HANDLERS).unwrap();
+    let before = store.held();
+    for round in 0..2 {
+        let go = format!("go-{round}");
+        let asked = platform.invoke_beside("victoria-read", store.event(json!({"until": go})));
+        wait_for("four sessions to be free", || (store.count("free") == 4).then_some(()));
+        wait_for("the handler", || platform.logs().contains("it waits").then_some(()));
+        let held = store.held();
+        // Of the INIT process, and of each of its four children: a session, a region, and a VQP at least.
+        assert!(held.open > before.open && held.sessions >= before.sessions + 5, "{held:?}");
+        assert!(held.vqps >= before.vqps + 5 && held.mrs >= before.mrs + 5, "{held:?}");
+        assert_eq!(platform.list().processes.len(), 1);
+        std::fs::write(platform.code().join(go), "").unwrap();
+        assert_eq!(asked.join().unwrap().unwrap().start, Start::Cold);
+        // What children have inherited goes as what nobody has taken over.
+        let (_, answer) = platform.answer("victoria-read", store.event(json!({})));
+        assert_eq!(answer["read"], "greeting");
+        wait_for("the tables to be empty", || {
+            let listed = platform.list();
+            (listed.processes.is_empty() && listed.stuck.is_empty()).then_some(())
+        });
+        wait_for_processes(62_013, 0);
+        wait_for("the node to have what it had", || (store.held() == before).then_some(()));
+        assert_eq!(store.count("free"), 0);
+        assert_eq!(platform.containers(), 0);
+    }
+    platform.end();
 }
 
 #[test]
@@ -227,7 +266,7 @@ fn what_is_not_a_handlers_memory_is_refused() {
         json!([32 << 10, 8, address, rkey]),
         json!([(32 << 10) - 4, 8, address, rkey]),
         json!([1_u64 << 40, 8, address, rkey]),
-        json!([0, 8, address + 60, rkey]),
+        json!([0, 8, address + BYTES as u64 - 4, rkey]),
         json!([0, 8, address, 0xdead_beef_u32]),
     ] {
         let (start, answer) = platform.answer("sybil-read", store.event(json!({"wrong": [wrong]})));

@@ -6,10 +6,23 @@ use serde_json::{Value, json};
 
 use crate::platform::Platform;
 
+/// Bytes of what handlers read and write.
+pub const BYTES: usize = 256 << 10;
+
 pub struct Store {
     // A region ends before its node.
     region: Mr,
     pub node: TestNode,
+}
+
+/// What a node has of its processes.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Held {
+    pub open: usize,
+    pub sessions: u32,
+    pub vqps: u64,
+    pub mrs: u32,
+    pub bytes: u64,
 }
 
 impl Store {
@@ -27,9 +40,36 @@ impl Store {
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);
         std::fs::set_permissions(&node.path, permissions).unwrap();
         let session = Session::connect(&node.path).unwrap();
-        let region = session.alloc(64, AccessFlags::REMOTE_READ).unwrap();
+        let access =
+            AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
+        let region = session.alloc(BYTES as u64, access).unwrap();
         region.write(0, b"greeting").unwrap();
         Store { region, node }
+    }
+
+    /// Writes what handlers are to read.
+    pub fn fill(&self, bytes: &[u8]) {
+        self.region.write(0, bytes).unwrap();
+    }
+
+    /// What is there, of which handlers may have written something.
+    pub fn contents(&self) -> Vec<u8> {
+        let mut bytes = vec![0; BYTES];
+        self.region.read(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// What the node has now, of this store and of all others; also sessions that are ready and that nobody has taken over.
+    pub fn held(&self) -> Held {
+        let status = self.node.thread.status().unwrap();
+        let users = &status.users;
+        Held {
+            open: status.sessions.len(),
+            sessions: users.iter().map(|user| user.sessions).sum(),
+            vqps: status.vqps_total + status.vqps_going,
+            mrs: users.iter().map(|user| user.mrs).sum(),
+            bytes: users.iter().map(|user| user.bytes).sum(),
+        }
     }
 
     pub fn gid(&self) -> String {
@@ -54,6 +94,13 @@ impl Store {
         let mut event = json!({"to": self.gid(), "address": address, "rkey": rkey});
         event.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
         event
+    }
+
+    /// VQPs that are connected to the node itself.
+    pub fn connected(&self) -> usize {
+        let status = self.node.thread.status().unwrap();
+        let there = Some(self.node.gid.to_ip());
+        status.vqps.iter().filter(|vqp| vqp.state == "connected" && vqp.peer == there).count()
     }
 
     pub fn count(&self, name: &str) -> u64 {
