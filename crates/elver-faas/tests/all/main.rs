@@ -8,6 +8,7 @@ mod openwhisk;
 mod platform;
 mod provided;
 mod rdma;
+mod regions;
 mod restarts;
 mod soak;
 mod starts;
