@@ -1,10 +1,11 @@
 //! Cold, warm and fork start, what a container has, and the same under runc.
 
 use elver_faas::schedule::Start;
-use elver_testkit::{Place, TestNode, wait_for};
+use elver_testkit::{Place, wait_for};
 use serde_json::json;
 
 use crate::platform::{Platform, python, wait_for_processes};
+use crate::store::Store;
 
 const PLACE: Place = Place { name: "faas", network: 61, udp_ports: 29_600, registry_ports: 29_700 };
 
@@ -67,26 +68,62 @@ fn a_container_has_what_its_owner_needs_and_no_more() {
     assert_eq!(daves["written"], json!([]));
     let (start, erins) = platform.answer("erin-look", json!(null));
     assert_eq!((start, &erins["code"]), (Start::Cold, &json!(["erin-look"])));
+    let store = Store::new(&PLACE, 2);
+    let platform = store.platform(&python("dave", 61_004, &["look"]));
+    assert_eq!(platform.answer("dave-look", json!(null)).1["run"], json!(["faas", "node"]));
 }
 
+/// Stands at its import until a file appears.
+const STANDS: &str = r#"
+import os, time
+print("it is being imported", flush=True)
+until = time.monotonic() + 60
+while not os.path.exists("go") and time.monotonic() < until:
+    time.sleep(0.01)
+
+def handler(event, context):
+    return event
+"#;
+
 #[test]
-fn the_node_makes_destinations_ready_while_the_handler_is_imported() {
-    let node = TestNode::start(PLACE.config(1, 1));
-    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o666);
-    std::fs::set_permissions(&node.path, permissions).unwrap();
-    let gid = node.gid.to_string();
-    let functions = python("frank", 61_006, &["look"])
-        + &format!("destinations = [\"{gid}\", \"::ffff:127.61.1.99\"]\n");
-    let platform = Platform::start(&format!("node_socket = {:?}", node.path), &functions);
-    let (_, franks) = platform.answer("frank-look", json!(null));
-    assert_eq!(franks["run"], json!(["faas", "node"]));
-    // The other one has no node: it is left out, and holds up nobody.
-    let connections = wait_for("the node to be asked", || {
-        let row = platform.list().processes.remove(0);
-        (!row.connections.is_empty()).then_some(row.connections)
-    });
-    assert_eq!(connections.into_iter().collect::<Vec<_>>(), [gid]);
-    assert_eq!(platform.answer("frank-look", json!(null)).0, Start::Fork);
+fn connections_are_made_while_the_handler_is_imported() {
+    let store = Store::new(&PLACE, 1);
+    let gid = store.gid();
+    for (owner, uid, has_module) in [("frank", 61_006, false), ("fiona", 61_029, true)] {
+        let functions = python(owner, uid, &["x"]).replace("handlers.x", "stands.handler")
+            + &format!("destinations = [\"{gid}\", \"::ffff:127.61.1.99\"]\n");
+        let mut platform = match has_module {
+            true => store.platform_with_python(&functions),
+            false => store.platform(&functions),
+        };
+        std::fs::write(platform.code().join("stands.py"), STANDS).unwrap();
+        let before = store.held();
+        let function = format!("{owner}-x");
+        let asked = platform.invoke_beside(&function, json!(1));
+        wait_for("the import", || platform.logs().contains("it is being imported").then_some(()));
+        if has_module {
+            // All that its first request and its children are to have; the other destination has no node, and holds up
+            // nobody.
+            wait_for("sessions with connections", || (store.count("free") == 4).then_some(()));
+            wait_for("connections", || (store.connected() >= 5).then_some(()));
+        }
+        let reached = || platform.list().processes.remove(0).connections;
+        if !has_module {
+            // The node has looked the destination up for what the handler makes then.
+            wait_for("the node to be asked", || (!reached().is_empty()).then_some(()));
+            assert_eq!(reached().into_iter().collect::<Vec<_>>(), [gid.clone()]);
+            wait_for("its session to end", || (store.held() == before).then_some(()));
+        }
+        assert!(!asked.is_finished(), "its import is over");
+        std::fs::write(platform.code().join("go"), "").unwrap();
+        let invoked = asked.join().unwrap().unwrap();
+        assert_eq!((invoked.start, &invoked.body[..]), (Start::Cold, &b"1"[..]));
+        wait_for("the connections to be told", || (!reached().is_empty()).then_some(()));
+        assert_eq!(reached().into_iter().collect::<Vec<_>>(), [gid.clone()]);
+        assert_eq!(platform.answer(&function, json!(2)).0, Start::Fork);
+        platform.end();
+        wait_for("the node to have what it had", || (store.held() == before).then_some(()));
+    }
 }
 
 #[test]
