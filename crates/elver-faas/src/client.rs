@@ -76,7 +76,17 @@ pub enum ClientError {
         /// What the system said.
         error: io::Error,
     },
-    /// It ended amid the conversation, or spoke otherwise than it should.
+    /// It ended amid the conversation.
+    #[error(
+        "the orchestrator at {path} ended before it answered ({said}); the function may have run: ask again if that does no harm"
+    )]
+    Ended {
+        /// Its socket.
+        path: PathBuf,
+        /// What became of the connection.
+        said: String,
+    },
+    /// It spoke otherwise than it should.
     #[error("the orchestrator: {0}")]
     Conversation(String),
     /// It refused, or the function failed.
@@ -149,6 +159,10 @@ fn ask(
     body: Vec<u8>,
 ) -> Result<(HeaderMap, Bytes), ClientError> {
     let broken = |error: &dyn std::fmt::Display| ClientError::Conversation(error.to_string());
+    let ended = |error: hyper::Error| match error.is_parse() {
+        true => broken(&error),
+        false => ClientError::Ended { path: socket.into(), said: error.to_string() },
+    };
     let request = Request::builder()
         .method(method)
         .uri(path)
@@ -168,9 +182,9 @@ fn ask(
             .await
             .map_err(|error| broken(&error))?;
         let conversation = tokio::spawn(connection);
-        let answer = sender.send_request(request).await.map_err(|error| broken(&error))?;
+        let answer = sender.send_request(request).await.map_err(ended)?;
         let (head, body) = answer.into_parts();
-        let body = body.collect().await.map_err(|error| broken(&error))?.to_bytes();
+        let body = body.collect().await.map_err(ended)?.to_bytes();
         conversation.abort();
         if head.status == StatusCode::OK {
             return Ok((head.headers, body));

@@ -1,16 +1,22 @@
 //! An orchestrator that is killed, between any two steps, and its successor.
 
+use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use elver_faas::client::ClientError;
 use elver_faas::schedule::Start;
 use elver_random::Rng;
-use elver_testkit::wait_for;
+use elver_testkit::{Place, wait_for};
 use serde_json::json;
 
-use crate::platform::{Platform, python, wait_for_processes};
+use crate::platform::{Platform, processes_of, python, wait_for_processes};
+use crate::store::{Held, Store};
+
+const PLACE: Place =
+    Place { name: "faas-restarts", network: 69, udp_ports: 28_200, registry_ports: 28_300 };
 
 #[test]
 fn a_successor_finds_what_runs_and_forks_it() {
@@ -241,6 +247,37 @@ fn a_directory_has_one_orchestrator() {
     assert_eq!(platform.answer("carol-echo", json!(1)).0, Start::Cold);
 }
 
+/// Reads from the destination that the event names.
+const READS: &str = r#"
+def read(event, context):
+    context.qps[event["to"]].read(context.mr, 0, 8, event["address"], event["rkey"], timeout=10)
+    return context.mr.read(0, 8).decode()
+"#;
+
+/// What containers have on the host.
+#[derive(Debug, PartialEq, Eq)]
+struct Left {
+    processes: usize,
+    directories: usize,
+    /// That the runtime knows.
+    containers: usize,
+    mounts: usize,
+    held: Held,
+}
+
+fn left(platform: &Platform, store: &Store) -> Left {
+    let state = platform.directory.path().join("state");
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let entries = |of: &str| std::fs::read_dir(state.join(of)).map_or(0, Iterator::count);
+    Left {
+        processes: processes_of(61_032),
+        directories: entries("containers"),
+        containers: entries("runtime"),
+        mounts: mounts.matches(state.to_str().unwrap()).count(),
+        held: store.held(),
+    }
+}
+
 #[test]
 fn wherever_it_is_killed_the_successor_serves_and_leaves_nothing() {
     let seed: u64 = match std::env::var("ELVER_SEED") {
@@ -250,27 +287,78 @@ fn wherever_it_is_killed_the_successor_serves_and_leaves_nothing() {
     // Shown when the test fails.
     println!("ELVER_SEED={seed}");
     let mut random = Rng::new(seed);
-    let mut platform = Platform::start("", &python("bob", 61_032, &["echo"]));
-    for _ in 0..8 {
-        let asked = platform.invoke_beside("bob-echo", json!(1));
-        // Anywhere from before the bundle is made until a fork has answered.
-        let until = Instant::now() + Duration::from_micros(random.next_u64() % 120_000);
-        while Instant::now() < until {
-            std::thread::yield_now();
-        }
+    let store = Store::new(&PLACE, 1);
+    let functions =
+        python("bob", 61_032, &["read"]) + &format!("destinations = [{:?}]\n", store.gid());
+    let mut platform = store.platform_with_python(&format!("keep_alive_s = 5\n{functions}"));
+    std::fs::write(platform.code().join("handlers.py"), READS).unwrap();
+    let nothing = left(&platform, &store);
+    let event = store.event(json!({}));
+    let ask = |platform: &Platform| {
+        let invoked = platform.invoke("bob-read", event.clone()).unwrap();
+        assert_eq!((invoked.is_error, &invoked.body[..]), (false, &b"\"greeting\""[..]));
+        invoked
+    };
+    let cold = ask(&platform);
+    assert_eq!(cold.start, Start::Cold);
+    wait_for("four sessions to be free", || (store.count("free") == 4).then_some(()));
+    let fork = ask(&platform);
+    assert_eq!(fork.start, Start::Fork);
+    wait_for("four sessions to be free", || (store.count("free") == 4).then_some(()));
+    let each = store.held().since(nothing.held);
+    // What there is when everything has settled: of each container a first process, and of each INIT process what one has.
+    // A container that was found before it had one keeps nothing but itself, and serves the next request.
+    let settles = |platform: &Platform| {
+        wait_for("all that there is to be in the table", || {
+            let rows = platform.list().processes;
+            let listed: BTreeSet<_> = rows.iter().map(|row| row.container).collect();
+            let there = left(platform, &store);
+            let expected = Left {
+                processes: there.directories + rows.len(),
+                directories: there.directories,
+                containers: there.directories,
+                mounts: nothing.mounts,
+                held: nothing.held.and(rows.len() as u64, each),
+            };
+            let is_known = listed.len() <= there.directories;
+            let is_at_rest = rows.iter().all(|row| row.requests == 0);
+            (there == expected && is_known && is_at_rest).then_some(())
+        });
+    };
+    settles(&platform);
+    let mut is_cold = false;
+    for _ in 0..12 {
+        // Anywhere from before the bundle is made until the answer has come.
+        let longest = if is_cold { cold.total } else { fork.total };
+        let most = longest.as_micros() as u64 * 5 / 4 + 1000;
+        let asked = platform.invoke_beside("bob-read", event.clone());
+        std::thread::sleep(Duration::from_micros(random.next_u64() % most));
         platform.kill();
-        // It may have been answered before.
-        let _ = asked.join().unwrap();
+        match asked.join().unwrap() {
+            Ok(answer) => {
+                assert_eq!((answer.is_error, &answer.body[..]), (false, &b"\"greeting\""[..]))
+            }
+            // It had not asked yet.
+            Err(ClientError::NotThere { .. }) => {}
+            Err(error) => {
+                assert!(matches!(error, ClientError::Ended { .. }), "{error:?}");
+                let said = error.to_string();
+                assert!(said.contains("ended before it answered"), "{said}");
+            }
+        }
         platform.start_again();
-        let (_, answer) = platform.answer("bob-echo", json!(2));
-        assert_eq!(answer["event"], 2);
-        if random.next_u64().is_multiple_of(2) {
-            // So that the next round begins cold.
+        ask(&platform);
+        settles(&platform);
+        // So that the next round begins cold.
+        is_cold = random.next_u64().is_multiple_of(2);
+        if is_cold {
             platform.end();
-            wait_for_processes(61_032, 0);
+            wait_for("nothing to be left", || (left(&platform, &store) == nothing).then_some(()));
             platform.start_again();
         }
     }
+    // All of it ends by itself, whoever made it.
+    wait_for("what is idle to end", || (left(&platform, &store) == nothing).then_some(()));
     platform.end();
-    wait_for_processes(61_032, 0);
+    assert_eq!(left(&platform, &store), nothing);
 }

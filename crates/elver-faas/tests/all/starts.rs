@@ -111,7 +111,7 @@ fn connections_are_made_while_the_handler_is_imported() {
         if !has_module {
             // The node has looked the destination up for what the handler makes then.
             wait_for("the node to be asked", || (!reached().is_empty()).then_some(()));
-            assert_eq!(reached().into_iter().collect::<Vec<_>>(), [gid.clone()]);
+            assert_eq!(reached().iter().collect::<Vec<_>>(), [&gid]);
             wait_for("its session to end", || (store.held() == before).then_some(()));
         }
         assert!(!asked.is_finished(), "its import is over");
@@ -119,7 +119,7 @@ fn connections_are_made_while_the_handler_is_imported() {
         let invoked = asked.join().unwrap().unwrap();
         assert_eq!((invoked.start, &invoked.body[..]), (Start::Cold, &b"1"[..]));
         wait_for("the connections to be told", || (!reached().is_empty()).then_some(()));
-        assert_eq!(reached().into_iter().collect::<Vec<_>>(), [gid.clone()]);
+        assert_eq!(reached().iter().collect::<Vec<_>>(), [&gid]);
         assert_eq!(platform.answer(&function, json!(2)).0, Start::Fork);
         platform.end();
         wait_for("the node to have what it had", || (store.held() == before).then_some(()));

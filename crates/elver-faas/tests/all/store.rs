@@ -16,13 +16,37 @@ pub struct Store {
 }
 
 /// What a node has of its processes.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    pub open: usize,
-    pub sessions: u32,
+    pub open: u64,
+    pub sessions: u64,
     pub vqps: u64,
-    pub mrs: u32,
+    pub mrs: u64,
     pub bytes: u64,
+}
+
+impl Held {
+    /// What is held besides what was before.
+    pub fn since(self, before: Held) -> Held {
+        Held {
+            open: self.open - before.open,
+            sessions: self.sessions - before.sessions,
+            vqps: self.vqps - before.vqps,
+            mrs: self.mrs - before.mrs,
+            bytes: self.bytes - before.bytes,
+        }
+    }
+
+    /// This, and so many times another.
+    pub fn and(self, times: u64, other: Held) -> Held {
+        Held {
+            open: self.open + times * other.open,
+            sessions: self.sessions + times * other.sessions,
+            vqps: self.vqps + times * other.vqps,
+            mrs: self.mrs + times * other.mrs,
+            bytes: self.bytes + times * other.bytes,
+        }
+    }
 }
 
 impl Store {
@@ -64,10 +88,10 @@ impl Store {
         let status = self.node.thread.status().unwrap();
         let users = &status.users;
         Held {
-            open: status.sessions.len(),
-            sessions: users.iter().map(|user| user.sessions).sum(),
+            open: status.sessions.len() as u64,
+            sessions: users.iter().map(|user| u64::from(user.sessions)).sum(),
             vqps: status.vqps_total + status.vqps_going,
-            mrs: users.iter().map(|user| user.mrs).sum(),
+            mrs: users.iter().map(|user| u64::from(user.mrs)).sum(),
             bytes: users.iter().map(|user| user.bytes).sum(),
         }
     }
