@@ -1,6 +1,6 @@
 //! A function in Rust: it READs 8 bytes that its event names, and says what they are.
 //!
-//! `{"to": GID, "address": A, "rkey": K}`; for its tests also `"crash"`, `"panic"`, `"stray"` and `"hold"`.
+//! `{"to": GID, "address": A, "rkey": K}`; for its tests also `"crash"`, `"panic"`, `"stray"`, `"hold"` and `"until"`.
 
 use std::time::Duration;
 
@@ -36,6 +36,12 @@ fn main() -> Result<(), elver_handler::Error> {
             answer["stray"] = stray()?.into();
         }
         std::thread::sleep(Duration::from_millis(event["hold"].as_u64().unwrap_or(0)));
+        if let Some(file) = event["until"].as_str() {
+            // Its function's time ends it if the file does not come.
+            while !std::path::Path::new(file).exists() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
         Ok(answer.to_string().into_bytes())
     })
 }

@@ -344,6 +344,11 @@ impl Platform {
         })
     }
 
+    /// The orchestrator's process.
+    pub fn pid(&self) -> i32 {
+        self.process.id().cast_signed()
+    }
+
     pub fn list(&self) -> Listing {
         client::list(&self.socket()).unwrap()
     }

@@ -1,38 +1,42 @@
 //! Fork starts at a rate, of which every tenth child is killed at a random instruction: nothing is lost, nothing grows.
 //!
-//! Two seconds long here. `ELVER_SOAK_SECONDS` and `ELVER_SOAK_RATE`, in starts a second, make it another.
+//! Two seconds' worth here. `ELVER_SOAK_SECONDS` and `ELVER_SOAK_RATE`, in starts a second, make it another; what was
+//! reached is printed.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use elver_random::Rng;
 use elver_testkit::{Examples, PATIENCE, Place, wait_for};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 
-use crate::platform::wait_for_processes;
-use crate::store::Store;
+use crate::platform::{Platform, wait_for_processes};
+use crate::store::{Held, Store};
 
 const PLACE: Place =
     Place { name: "faas-soak", network: 65, udp_ports: 29_000, registry_ports: 29_100 };
 
 const UID: u32 = 62_201;
 
-/// Requests at once.
-const CALLERS: usize = 4;
+/// Sessions of the INIT process, and requests at once.
+const SESSIONS: usize = 8;
 
-/// One in so many requests has its child killed at least.
-const KILLED_MIN: u64 = 20;
+/// How many requests each of the others makes while one's child is killed: nine at once with it.
+const OTHERS: [u64; 4] = [3, 2, 2, 2];
+
+/// Tens after which the tables are looked at.
+const TENS: u64 = 10;
 
 /// Name of the variable that tells the test that its process is its own.
 const ALONE: &str = "ELVER_SOAK_ALONE";
 
-/// What memory may grow by between the first fifth and the end, in KB: what allocators keep, and pages first touched late.
-const GROWTH_KB_MAX: u64 = 4096;
+/// What the memory of a process may grow by after the first fifth, in KB: what allocators keep, and pages first touched late.
+const GROWTH_KB_MAX: u64 = 1024;
 
 static EXAMPLES: Examples =
     Examples::new("elver-handler", concat!(env!("CARGO_MANIFEST_DIR"), "/../elver-handler"), "");
@@ -44,16 +48,6 @@ fn number(name: &str, otherwise: u64) -> u64 {
     }
 }
 
-/// What became of the requests.
-#[derive(Debug, Default)]
-struct Counts {
-    asked: AtomicU64,
-    answered: AtomicU64,
-    ended: AtomicU64,
-    killed: AtomicU64,
-    is_over: AtomicBool,
-}
-
 #[test]
 fn every_tenth_child_is_killed_and_nothing_is_lost() {
     if std::env::var_os(ALONE).is_none() {
@@ -63,80 +57,206 @@ fn every_tenth_child_is_killed_and_nothing_is_lost() {
     let seed = number("ELVER_SEED", std::process::id().into());
     // Shown when the test fails.
     println!("ELVER_SEED={seed}");
+    let mut random = Rng::new(seed);
     let store = Store::new(&PLACE, 1);
     let functions = format!(
-        "[owners.soak]\nuid = {UID}\n[functions.soak]\nowner = \"soak\"\ncode = \"@CODE@\"\nhandler = \"function\"\nruntime = \"native\"\ntimeout_s = 20\ndestinations = [\"{}\"]\nsessions = 8\nconcurrency_max = 8\n",
+        "[owners.soak]\nuid = {UID}\n[functions.soak]\nowner = \"soak\"\ncode = \"@CODE@\"\nhandler = \"function\"\nruntime = \"native\"\ntimeout_s = 60\ndestinations = [\"{}\"]\nsessions = {SESSIONS}\nconcurrency_max = {SESSIONS}\n",
         store.gid()
     );
-    let mut platform = store.platform(&functions);
+    let platform = store.platform(&functions);
     std::fs::copy(EXAMPLES.program("function"), platform.code().join("function")).unwrap();
     platform.answer("soak", store.event(json!({})));
-    let begun_with = store.node.thread.status().unwrap().engine;
-    let counts = Counts::default();
-    wait_for_processes(UID, 2);
-    let init = parent_of_children(UID);
-    let (socket, event) = (platform.socket(), store.event(json!({})).to_string());
-    let begun = Instant::now();
-    let total = seconds * rate;
-    let (first, last) = std::thread::scope(|scope| {
-        let counts = &counts;
-        let callers: Vec<_> = (0..CALLERS as u64)
-            .map(|caller| {
-                let (socket, event) = (&socket, &event);
-                scope.spawn(move || {
-                    let mut line = Caller::connect(socket);
-                    for at in (caller..).step_by(CALLERS) {
-                        // A killer who got no core goes on when he has one.
-                        let is_late = begun.elapsed() > Duration::from_secs(seconds) + PATIENCE;
-                        let killed = counts.killed.load(Ordering::Relaxed);
-                        if at >= total && (killed * KILLED_MIN >= total || is_late) {
-                            break;
-                        }
-                        counts.asked.fetch_add(1, Ordering::Relaxed);
-                        let due = begun + Duration::from_micros(at * 1_000_000 / rate);
-                        std::thread::sleep(due.saturating_duration_since(Instant::now()));
-                        line.ask(event, counts);
-                    }
-                })
-            })
-            .collect();
-        let killer = scope.spawn(|| kill(&mut Rng::new(seed), init, rate, counts));
-        let fifth = begun + Duration::from_secs(seconds) / 5;
-        std::thread::sleep(fifth.saturating_duration_since(Instant::now()));
-        let first = memory_kb(UID);
-        callers.into_iter().for_each(|caller| caller.join().unwrap());
-        counts.is_over.store(true, Ordering::Relaxed);
-        killer.join().unwrap();
-        (first, memory_kb(UID))
-    });
-    let took = begun.elapsed().as_secs_f64();
-    let [asked, answered, ended, killed] =
-        [&counts.asked, &counts.answered, &counts.ended, &counts.killed]
-            .map(|of| of.load(Ordering::Relaxed));
-    println!(
-        "{answered} answered, {ended} ended before, {killed} killed in {took:.1} s, {:.0} starts/s; {first} then {last} KB",
-        (answered + ended) as f64 / took
-    );
-    assert_eq!(answered + ended, asked);
-    assert!(killed * KILLED_MIN >= total && ended <= killed, "{killed} killed");
-    // The container has its two processes, and the tables are empty but for one.
-    wait_for_processes(UID, 2);
-    let table = platform.list().processes;
-    assert_eq!(table.iter().map(|row| row.requests).collect::<Vec<_>>(), [0]);
-    assert!(last <= first + GROWTH_KB_MAX, "{first} KB in the first fifth, {last} at the end");
-    // Each session has come back, and nothing of a child is left at the node.
-    let count = |name: &str| store.count(name);
-    wait_for("all sessions to be free", || (count("free") == count("prepared")).then_some(()));
-    assert_eq!(count("prepared"), 8);
-    assert_eq!(count("inherited"), count("returned"));
-    // A child that is killed while it greets the node is one that the system no longer vouches for.
-    assert!(count("refused") <= ended, "{} of {ended} refused", count("refused"));
-    let now = store.node.thread.status().unwrap().engine;
-    for name in ["sessions", "vqps", "mrs"] {
-        assert_eq!(now.get(name), begun_with.get(name), "{name}");
+    let mut callers: Vec<Caller> =
+        (0..SESSIONS).map(|_| Caller::connect(&platform.socket())).collect();
+    let mut soak = Soak::begin(platform, store, &mut callers);
+    let rounds = (seconds * rate).div_ceil(10 * TENS).max(2);
+    let mut first = soak.memory();
+    let mut took = Duration::ZERO;
+    for round in 0..rounds {
+        let begun = Instant::now();
+        for ten in 1..=TENS {
+            soak.ten(&mut random, &mut callers);
+            let due = Duration::from_micros(ten * 10_000_000 / rate);
+            std::thread::sleep(due.saturating_sub(begun.elapsed()));
+        }
+        took += begun.elapsed();
+        soak.look(&mut callers);
+        let now = soak.memory();
+        if round <= rounds / 5 {
+            first = now.clone();
+        }
+        for ((whose, first), (_, now)) in first.iter().zip(&now) {
+            let most = first + GROWTH_KB_MAX;
+            assert!(*now <= most, "{whose}: {first} KB in the first fifth, {now} in {round}");
+        }
     }
-    platform.end();
+    println!(
+        "{} starts, {} killed in {:.1} s, {:.0} starts/s; {first:?} then {:?} KB",
+        soak.asked,
+        soak.killed,
+        took.as_secs_f64(),
+        soak.asked as f64 / took.as_secs_f64(),
+        soak.memory(),
+    );
+    assert_eq!(soak.killed, rounds * TENS);
+    soak.platform.end();
     wait_for_processes(UID, 0);
+}
+
+/// What runs, and what came of it.
+struct Soak {
+    platform: Platform,
+    store: Store,
+    /// The INIT process.
+    init: i32,
+    /// `elver-init`.
+    above: i32,
+    /// What the node had when all children had ended.
+    held: Held,
+    /// How long a request takes.
+    one: Duration,
+    looks: u64,
+    asked: u64,
+    aimed: u64,
+    killed: u64,
+}
+
+/// How a request ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Came {
+    Answer { inherited: bool },
+    Killed,
+}
+
+impl Soak {
+    /// When the INIT process serves.
+    fn begin(platform: Platform, store: Store, callers: &mut [Caller]) -> Soak {
+        let event = store.event(json!({})).to_string();
+        let takes = |caller: &mut Caller| {
+            let begun = Instant::now();
+            assert!(matches!(caller.ask(&event), Came::Answer { .. }));
+            begun.elapsed()
+        };
+        let one = callers.iter_mut().map(takes).min().unwrap();
+        wait_for_processes(UID, 2);
+        wait_for("its sessions", || (store.count("free") == SESSIONS as u64).then_some(()));
+        let (above, init) = first_processes();
+        let held = store.held();
+        Soak { platform, store, init, above, held, one, looks: 0, asked: 0, aimed: 0, killed: 0 }
+    }
+
+    /// Ten requests, of which one's child is killed while others are at work, and those are answered.
+    fn ten(&mut self, random: &mut Rng, callers: &mut [Caller]) {
+        let answers = self.store.event(json!({})).to_string();
+        let waits = self.store.event(json!({"until": "never"})).to_string();
+        // Anywhere from its fork until it has answered, or some time after that.
+        let pause = self.one.mul_f64(1.5 * (random.next_u64() % 1000) as f64 / 1000.0);
+        // One that answers may be killed at its last instruction, or may have ended before; one that waits is there.
+        let may_answer = random.next_u64().is_multiple_of(2);
+        let mut came =
+            self.aim(if may_answer { &answers } else { &waits }, &OTHERS, pause, callers);
+        if may_answer && came != Came::Killed {
+            came = self.aim(&waits, &[], pause, callers);
+        }
+        assert_eq!(came, Came::Killed);
+        self.killed += 1;
+    }
+
+    /// Asks, and kills the child that is forked for it so long after it is seen. Others make so many requests each.
+    fn aim(
+        &mut self,
+        event: &str,
+        others: &[u64],
+        pause: Duration,
+        callers: &mut [Caller],
+    ) -> Came {
+        self.asked += 1 + others.iter().sum::<u64>();
+        self.aimed += 1;
+        let init = self.init;
+        let usual = &self.store.event(json!({})).to_string();
+        let (first, rest) = callers.split_first_mut().unwrap();
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| first.ask(event));
+            let child = wait_for("a child, or an answer", || {
+                child_of(init).map(Some).or(asked.is_finished().then_some(None))
+            });
+            let answered = |caller: &mut Caller, count: u64| {
+                for _ in 0..count {
+                    assert!(matches!(caller.ask(usual), Came::Answer { .. }));
+                }
+            };
+            let others: Vec<_> = rest
+                .iter_mut()
+                .zip(others)
+                .map(|(caller, count)| scope.spawn(move || answered(caller, *count)))
+                .collect();
+            std::thread::sleep(pause);
+            // It may have ended.
+            let _ = child.map(|child| pidfd_send_signal(child, Signal::KILL));
+            others.into_iter().for_each(|others| others.join().unwrap());
+            // What was seen may have been one before it, which was just ending.
+            let is_answered = event == usual;
+            wait_for("it to be killed", || {
+                if let Some(child) = child_of(init).filter(|_| !is_answered) {
+                    let _ = pidfd_send_signal(child, Signal::KILL);
+                }
+                asked.is_finished().then_some(())
+            });
+            asked.join().unwrap()
+        })
+    }
+
+    /// Looks at all tables, when children have ended.
+    fn look(&mut self, callers: &mut [Caller]) {
+        self.looks += 1;
+        wait_for_processes(UID, 2);
+        let store = &self.store;
+        let free = |wanted: usize| {
+            wait_for("sessions to be free, or taken", || {
+                (store.count("free") == wanted as u64).then_some(())
+            });
+        };
+        // The node's.
+        free(SESSIONS);
+        wait_for("the node to have what it had", || (store.held() == self.held).then_some(()));
+        assert_eq!(store.count("prepared"), SESSIONS as u64);
+        assert_eq!(store.count("inherited"), store.count("returned"));
+        // A child that is killed while it greets the node is one that the system no longer vouches for.
+        assert!(store.count("refused") <= self.aimed, "{} refused", store.count("refused"));
+        // The orchestrator's.
+        wait_for("the orchestrator's table to have no request", || {
+            let listed = self.platform.list();
+            assert_eq!((listed.processes.len(), listed.stuck.len()), (1, 0));
+            (listed.processes[0].requests == 0).then_some(())
+        });
+        // The INIT process's: each of its sessions is for a child, and for one alone.
+        let go = format!("go-{}", self.looks);
+        let event = &store.event(json!({"until": go})).to_string();
+        std::thread::scope(|scope| {
+            let asked: Vec<_> =
+                callers.iter_mut().map(|caller| scope.spawn(|| caller.ask(event))).collect();
+            free(0);
+            std::fs::write(self.platform.code().join(&go), "").unwrap();
+            for asked in asked {
+                assert_eq!(asked.join().unwrap(), Came::Answer { inherited: true });
+            }
+        });
+        std::fs::remove_file(self.platform.code().join(go)).unwrap();
+        self.asked += SESSIONS as u64;
+        wait_for_processes(UID, 2);
+    }
+
+    /// The memory that processes have for themselves alone, in KB.
+    fn memory(&self) -> Vec<(&'static str, u64)> {
+        [
+            ("the orchestrator", self.platform.pid()),
+            ("elver-init", self.above),
+            ("the INIT process", self.init),
+            ("the node", std::process::id().cast_signed()),
+        ]
+        .map(|(whose, pid)| (whose, field(pid, "RssAnon:").unwrap()))
+        .into()
+    }
 }
 
 /// Runs a test in a process of its own: the memory of this one is other tests' too.
@@ -159,7 +279,7 @@ impl Caller {
         Caller(BufReader::new(stream))
     }
 
-    fn ask(&mut self, event: &str, counts: &Counts) {
+    fn ask(&mut self, event: &str) -> Came {
         let length = event.len();
         let request = format!(
             "POST /functions/soak/invocations HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n{event}"
@@ -179,48 +299,35 @@ impl Caller {
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).unwrap();
         let answer: Value = serde_json::from_slice(&body).unwrap();
-        let counter = match status.split(' ').nth(1) {
-            Some("200") if answer["read"] == "greeting" => &counts.answered,
+        match status.split(' ').nth(1) {
+            Some("200") if answer["read"] == "greeting" => {
+                Came::Answer { inherited: answer["inherited"] == true }
+            }
             Some("502") if answer["errorMessage"].as_str().unwrap().contains("signal 9") => {
-                &counts.ended
+                Came::Killed
             }
             _ => panic!("{status}{answer}"),
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Kills children, of those that there are at random times, until every tenth has been.
-fn kill(random: &mut Rng, init: i32, rate: u64, counts: &Counts) {
-    let begun = Instant::now();
-    let mut last = 0;
-    while !counts.is_over.load(Ordering::Relaxed) {
-        let done = counts.answered.load(Ordering::Relaxed) + counts.ended.load(Ordering::Relaxed);
-        let wanted = done / 10 > counts.killed.load(Ordering::Relaxed);
-        let pause = random.next_u64() % if wanted { 200 } else { 2 * 10_000_000 / rate };
-        std::thread::sleep(Duration::from_micros(pause));
-        assert!(begun.elapsed() < Duration::from_secs(3600));
-        // The system numbers processes one after the other, and begins anew at its largest number: a child is among
-        // the newest.
-        let newest = newest_process();
-        let children = (newest.saturating_sub(8).max(1)..=newest).rev();
-        let mut children = children.filter(|pid| *pid != last && parent_of(*pid) == Some(init));
-        if wanted
-            && let Some(child) = children.next()
-            && kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).is_ok()
-        {
-            last = child;
-            counts.killed.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-/// The INIT process, which stands below elver-init and has no children yet. The system may have begun its numbers anew
-/// between the two.
-fn parent_of_children(uid: u32) -> i32 {
-    let both: Vec<i32> = processes(uid).into_iter().map(|(pid, _)| pid).collect();
-    let below = |pid: &i32| parent_of(*pid).is_some_and(|parent| both.contains(&parent));
-    both.iter().copied().find(below).unwrap()
+/// A child of an INIT process, if there is one. The system numbers processes one after the other, and begins anew at its
+/// largest number: a child is among the newest, unless others are started as fast.
+fn child_of(init: i32) -> Option<OwnedFd> {
+    let newest = newest_process();
+    let newest = (newest.saturating_sub(16).max(1)..=newest).rev();
+    let child = newest.chain(processes(UID)).find(|pid| parent_of(*pid) == Some(init))?;
+    let opened = pidfd_open(Pid::from_raw(child)?, PidfdFlags::empty()).ok()?;
+    // Its number may have become another's.
+    (parent_of(child) == Some(init)).then_some(opened)
+}
+
+/// `elver-init`, and the INIT process, which stands below it and has no children yet. The system may have begun its numbers
+/// anew between the two.
+fn first_processes() -> (i32, i32) {
+    let both: Vec<i32> = processes(UID).collect();
+    let pair = |pid: &i32| Some((parent_of(*pid).filter(|above| both.contains(above))?, *pid));
+    both.iter().find_map(pair).unwrap()
 }
 
 fn newest_process() -> i32 {
@@ -233,30 +340,16 @@ fn parent_of(pid: i32) -> Option<i32> {
     stat[stat.rfind(')')? + 2..].split(' ').nth(1)?.parse().ok()
 }
 
-/// A user's processes, and the KB of memory that each has for itself alone.
-fn processes(uid: u32) -> Vec<(i32, u64)> {
-    let of = |pid: i32| {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let field = |name: &str| {
-            let line = status.lines().find(|line| line.starts_with(name))?;
-            line.split_whitespace().nth(1)?.parse::<u64>().ok()
-        };
-        (field("Uid:")? == u64::from(uid)).then(|| (pid, field("RssAnon:").unwrap_or(0)))
-    };
+/// A user's processes.
+fn processes(uid: u32) -> impl Iterator<Item = i32> {
     let names = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().file_name());
-    names.filter_map(|name| of(name.to_str()?.parse().ok()?)).collect()
+    let pids = names.filter_map(|name| name.to_str()?.parse().ok());
+    pids.filter(move |pid| field(*pid, "Uid:") == Some(uid.into()))
 }
 
-/// The memory of the container's two processes that stay, the least of some looks, and of the orchestrator and the node.
-fn memory_kb(uid: u32) -> u64 {
-    let own = std::process::id().cast_signed();
-    let looks = (0..5).map(|_| {
-        let mut of_container = processes(uid);
-        of_container.sort_unstable();
-        of_container.iter().take(2).map(|(_, kb)| kb).sum::<u64>()
-    });
-    let container = looks.min().unwrap_or(0);
-    let others = processes(0).into_iter();
-    let others = others.filter(|(pid, _)| *pid == own || parent_of(*pid) == Some(own));
-    container + others.map(|(_, kb)| kb).sum::<u64>()
+/// The number behind a word in what the system tells of a process.
+fn field(pid: i32, name: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with(name))?;
+    line.split_whitespace().nth(1)?.parse().ok()
 }
