@@ -5,6 +5,7 @@ mod faults;
 mod lambda;
 mod native;
 mod openwhisk;
+mod openwhisk_image;
 mod platform;
 mod provided;
 mod rdma;

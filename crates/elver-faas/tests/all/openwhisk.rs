@@ -113,7 +113,7 @@ fn listen(stream: impl Read + Send + 'static) -> Receiver<String> {
     heard
 }
 
-fn post(stream: &mut TcpStream, path: &str, body: &str) {
+pub fn post(stream: &mut TcpStream, path: &str, body: &str) {
     let head = format!(
         "POST {path} HTTP/1.1\r\nHost: action\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
@@ -123,7 +123,7 @@ fn post(stream: &mut TcpStream, path: &str, body: &str) {
     let _ = stream.write_all(body.as_bytes());
 }
 
-fn response(mut stream: TcpStream) -> (u16, Value) {
+pub fn response(mut stream: TcpStream) -> (u16, Value) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut all = String::new();
     let _ = stream.read_to_string(&mut all);
