@@ -240,18 +240,36 @@ fn functions_of_the_unmodified_awslambdaric_have_it_as_a_module() {
         .args(["-r", &format!("{client}/."), platform.code().to_str().unwrap()])
         .status();
     assert!(copied.unwrap().success());
-    const HANDLER: &str = "import elver\ndef read(event, context):\n    rdma = elver.context()\n    qp = rdma.qps[event['to']]\n    qp.read(rdma.mr, 0, 8, event['address'], event['rkey'], timeout=10)\n    return [rdma.mr.read(0, 8).decode(), rdma.inherited]\n";
+    const HANDLER: &str = "import elver, os, signal
+def read(event, context):
+    rdma = elver.context()
+    qp = rdma.qps[event['to']]
+    qp.read(rdma.mr, 0, 8, event['address'], event['rkey'], timeout=10)
+    if event.get('crash'):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [rdma.mr.read(0, 8).decode(), rdma.inherited]
+";
     std::fs::write(platform.code().join("handlers.py"), HANDLER).unwrap();
-    for expected in [Start::Cold, Start::Fork, Start::Fork] {
+    let before = store.held();
+    // Its first request is a child's, too; the next ones are of the same process, whoever of them is killed.
+    let starts = [(Start::Cold, false), (Start::Fork, true), (Start::Fork, false)];
+    for (expected, killed) in starts.into_iter().chain([starts[1], starts[2]]) {
         wait_for("four sessions to be free, or none to be made yet", || {
             let made = store.count("prepared");
             (made == 0 || store.count("free") == 4).then_some(())
         });
-        let (start, answer) = platform.answer("quentin-read", store.event(json!({})));
-        // Its first request is a child's, too.
+        let event = store.event(json!({"crash": killed}));
+        if killed {
+            let (_, why) = platform.refusal("quentin-read", event);
+            assert!(why.contains("signal 9"), "{why}");
+            continue;
+        }
+        let (start, answer) = platform.answer("quentin-read", event);
         assert_eq!((start, &answer), (expected, &json!(["greeting", true])));
     }
+    assert_eq!(["prepared", "inherited", "refused"].map(|name| store.count(name)), [4, 5, 0]);
     platform.end();
+    wait_for("the node to have what it had", || (store.held() == before).then_some(()));
 }
 
 #[test]
