@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use elver_faas::action::{PORT, SENTINEL};
-use elver_testkit::{Place, python_module, wait_for};
+use elver_testkit::{Place, copy, python_module, wait_for};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -91,7 +91,7 @@ fn the_image_is_built_and_its_activations_inherit_connections() {
     let podman = Podman(tempfile::tempdir().unwrap());
     let context = podman.0.path().join("context");
     std::fs::create_dir(&context).unwrap();
-    std::fs::copy(env!("CARGO_BIN_EXE_elver-action"), context.join("elver-action")).unwrap();
+    copy(env!("CARGO_BIN_EXE_elver-action").as_ref(), &context.join("elver-action"));
     std::fs::copy(python_module(), context.join("elver.abi3.so")).unwrap();
     let text = std::fs::read_to_string(CONTAINERFILE).unwrap();
     let base = text.lines().find_map(|line| line.strip_prefix("FROM ")).unwrap();

@@ -23,6 +23,10 @@ fn a_successor_finds_what_runs_and_forks_it() {
     let mut platform = Platform::start("", &python("alice", 61_031, &["echo", "hangs"]));
     let (_, first) = platform.answer("alice-echo", json!(1));
     platform.answer("alice-hangs", json!(null));
+    // Both have said that they serve.
+    for function in ["alice-echo", "alice-hangs"] {
+        assert_eq!(platform.answer(function, json!(null)).0, Start::Fork);
+    }
     let before = platform.list().processes;
     // A child is at work when its orchestrator goes.
     let lost = platform.invoke_beside("alice-hangs", json!("hang"));

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use elver_random::Rng;
-use elver_testkit::{Examples, PATIENCE, Place, wait_for};
+use elver_testkit::{Examples, PATIENCE, Place, copy, wait_for};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ fn every_tenth_child_is_killed_and_nothing_is_lost() {
         store.gid()
     );
     let platform = store.platform(&functions);
-    std::fs::copy(EXAMPLES.program("function"), platform.code().join("function")).unwrap();
+    copy(&EXAMPLES.program("function"), &platform.code().join("function"));
     platform.answer("soak", store.event(json!({})));
     let mut callers: Vec<Caller> =
         (0..SESSIONS).map(|_| Caller::connect(&platform.socket())).collect();
