@@ -49,6 +49,8 @@ pub(super) struct Sets {
     all: FxHashMap<u32, Set>,
     /// Clients of heirs that no child has.
     clients: FxHashMap<ClientId, (u32, u32)>,
+    /// Clients of heirs that have gone, until their memory was given back.
+    past: FxHashMap<ClientId, (u32, u32)>,
     /// Heirs that are to be made, in turn.
     vacant: VecDeque<(u32, u32)>,
     /// Those that could not be made, by when that is tried again.
@@ -140,6 +142,10 @@ struct Heir {
     place: Option<Place>,
     /// The rings in them, which are empty, until it is made.
     rings: Option<NodeEnd>,
+    /// A thread makes them, or makes them empty.
+    is_asked: bool,
+    /// Its place counts, though it has no session for which that counts.
+    is_kept: bool,
     /// The client that had them last, of which something may be left.
     last: Option<ClientId>,
     state: State,
@@ -154,11 +160,18 @@ struct Heir {
 }
 
 impl Heir {
+    /// Whether it has a place, and no session counts for that.
+    fn has_place_alone(&self) -> bool {
+        self.place.is_some() && matches!(self.state, State::Vacant)
+    }
+
     /// Of a set for which the quota was taken.
     fn paid() -> Heir {
         Heir {
             place: None,
             rings: None,
+            is_asked: false,
+            is_kept: false,
             last: None,
             state: State::Vacant,
             times: 0,
@@ -493,14 +506,28 @@ impl Sets {
             let account = set.parent.customer.account;
             if process.is_some() {
                 // While it is waited for it counts: the node has a descriptor of it.
-                sessions.quotas.count(account, Usage::SESSION);
+                sessions.quotas.count(account, Usage::DESCRIPTOR);
             }
+            self.past.insert(client, place);
             self.leaving.push(Leaving::new(place, client, (account, process), now));
         }
         let own: Vec<u32> =
             self.all.iter().filter(|(_, set)| set.parent.token == token).map(|(n, _)| *n).collect();
         for set in own {
             self.dissolve(set, sessions, core, now);
+        }
+    }
+
+    /// The memory of an ended session is given back; what of it counts on, for its place is still there.
+    pub(super) fn keep_place(&mut self, client: ClientId) -> Usage {
+        let Some((number, at)) = self.past.remove(&client) else { return Usage::NONE };
+        let heir = self.all.get_mut(&number).and_then(|set| set.heirs.get_mut(at as usize));
+        match heir {
+            Some(heir) if heir.place.is_some() && !heir.is_paid => {
+                heir.is_kept = true;
+                Usage::PLACE
+            }
+            _ => Usage::NONE,
         }
     }
 
@@ -516,21 +543,24 @@ impl Sets {
         self.vacant.retain(|(of, _)| *of != number);
         self.put_off.retain(|(_, of, _)| *of != number);
         let account = set.parent.customer.account;
+        self.past.retain(|_, (of, _)| *of != number);
         // Nothing is made in their places, so that nobody need wait for who had them.
-        self.leaving.retain(|one| {
-            let stays = one.place().0 != number;
-            if !stays && one.look_at().is_some() {
-                sessions.quotas.give_back(account, Usage::SESSION);
-            }
-            stays
-        });
-        let paid = |which: fn(&Heir) -> bool| {
-            set.heirs.iter().filter(|heir| heir.is_paid && which(heir)).count() as u32
-        };
-        let all = if set.sealed { paid(|_| true) } else { set.layout.heirs };
-        // What is mapped counts until it has gone.
-        let mapped = Usage::SESSION.of_memory().times(paid(|heir| heir.place.is_some()));
-        sessions.quotas.give_back(account, set.each.times(all).minus(mapped));
+        let left = self.leaving.extract_if(.., |one| one.place().0 == number);
+        let (mut gone, mut waited) = (0, 0);
+        for one in left {
+            gone += 1;
+            waited += u32::from(one.look_at().is_some());
+        }
+        let count =
+            |which: fn(&Heir) -> bool| set.heirs.iter().filter(|heir| which(heir)).count() as u32;
+        let paid = if set.sealed { count(|heir| heir.is_paid) } else { set.layout.heirs };
+        // What is mapped, or is being mapped, counts until it has gone; what a session has mapped counts with that.
+        let mapped = Usage::PLACE.times(gone + count(Heir::has_place_alone));
+        let asked = Usage::PLACE.times(count(|heir| heir.is_asked));
+        sessions.quotas.count(account, mapped.plus(asked));
+        let kept = Usage::PLACE.times(count(|heir| heir.is_kept));
+        let counted = set.each.times(paid).plus(kept).plus(Usage::DESCRIPTOR.times(waited));
+        sessions.quotas.give_back(account, counted);
         if let Some(Files { file, .. }) = set.files {
             let bytes = set.layout.bytes();
             self.outliving.push(Outliving { account, file, bytes });

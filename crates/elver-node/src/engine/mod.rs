@@ -482,6 +482,7 @@ impl Engine {
         if !self.directs.is_idle() {
             self.settle_directs(now);
         }
+        self.sets.give_back_places(&self.maker);
         let (core, directs) = (&self.core, &self.directs);
         let is_gone = |client| core.client_is_gone(client) && !directs.keeps(client);
         let gone = self.sessions.forget_gone(is_gone, &self.maker, now);

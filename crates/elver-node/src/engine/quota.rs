@@ -47,9 +47,14 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    const NONE: Usage = Usage { sessions: 0, vqps: 0, ports: 0, mrs: 0, bytes: 0, mappings: 0 };
+    pub(super) const NONE: Usage =
+        Usage { sessions: 0, vqps: 0, ports: 0, mrs: 0, bytes: 0, mappings: 0 };
     /// With its rings, its arena, and its gate, which it may ask for.
-    pub(super) const SESSION: Usage = Usage { sessions: 1, mappings: 3, ..Usage::NONE };
+    pub(super) const SESSION: Usage = Usage { sessions: 1, ..Usage::PLACE };
+    /// What of a session is mapped.
+    pub(super) const PLACE: Usage = Usage { mappings: 3, ..Usage::NONE };
+    /// A process that is waited for, of which nothing is mapped.
+    pub(super) const DESCRIPTOR: Usage = Usage { sessions: 1, ..Usage::NONE };
     pub(super) const VQP: Usage = Usage { vqps: 1, ..Usage::NONE };
     pub(super) const PORT: Usage = Usage { ports: 1, ..Usage::NONE };
 

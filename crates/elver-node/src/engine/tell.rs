@@ -152,7 +152,11 @@ impl Engine {
     /// Memory was given back to the system, and counts no more: who waits for that is told.
     pub(super) fn cleared(&mut self, cleared: Cleared, now: Time) {
         let Cleared { account, usage, awaited_by } = cleared;
-        self.sessions.quotas.give_back(account, usage);
+        let kept = match awaited_by {
+            Awaiting::Session(client) => self.sets.keep_place(client),
+            _ => Usage::NONE,
+        };
+        self.sessions.quotas.give_back(account, usage.minus(kept));
         let (slot, result) = match awaited_by {
             Awaiting::Region { token, request, is_free } => {
                 let Some(slot) = self.sessions.of_token(token) else { return };

@@ -68,12 +68,16 @@ impl Sets {
         sessions.answer_token(token, request, handed, now);
     }
 
-    /// Gives back the files in which nobody has a session any more, and places that are none's. What counts for them counts
-    /// until they have gone.
-    pub(super) fn give_back_files(&mut self, maker: &Maker) {
+    /// Gives back the places of sets that have ended, before what sessions had there: what goes last is unmapped, and counts
+    /// until then.
+    pub(in crate::engine) fn give_back_places(&mut self, maker: &Maker) {
         for Places { account, usage, all } in self.places.drain(..) {
             maker.unmap(all, Cleared { account, usage, awaited_by: Awaiting::Nobody });
         }
+    }
+
+    /// Gives back the files in which nobody has a session any more. They count until they have gone.
+    pub(super) fn give_back_files(&mut self, maker: &Maker) {
         for one in self.outliving.extract_if(.., |one| one.file.is_last()) {
             let (usage, awaited_by) = (Usage::file(one.bytes), Awaiting::Nobody);
             let cleared = Cleared { account: one.account, usage, awaited_by };

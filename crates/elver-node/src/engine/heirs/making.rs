@@ -42,7 +42,7 @@ impl Sets {
             let waited = one.look_at().is_some();
             let has_ended = one.has_ended(now);
             if waited && has_ended {
-                sessions.quotas.give_back(one.account(), Usage::SESSION);
+                sessions.quotas.give_back(one.account(), Usage::DESCRIPTOR);
             }
             let client = one.client();
             let gone = has_ended && core.client_is_gone(client) && sessions.has_forgotten(client);
@@ -118,12 +118,14 @@ impl Sets {
         let heir = &mut set.heirs[at as usize];
         // Before there is any work, which a user could have done again and again without it.
         if !heir.is_paid {
-            if let Err(refused) = sessions.quotas.take(account, each) {
+            let kept = if heir.is_kept { Usage::PLACE } else { Usage::NONE };
+            let taken = sessions.quotas.take(account, each.minus(kept));
+            heir.is_kept = false;
+            if let Err(refused) = taken {
                 if let Some(place) = heir.place.take() {
-                    // It counts for nobody while its heir does not.
-                    let usage = Usage::SESSION.of_memory();
-                    sessions.quotas.count(account, usage);
-                    let awaited_by = Awaiting::Nobody;
+                    // It counts until it has gone, though its heir does not.
+                    let (usage, awaited_by) = (Usage::PLACE, Awaiting::Nobody);
+                    sessions.quotas.count(account, usage.minus(kept));
                     maker.unmap((place, heir.rings.take()), Cleared { account, usage, awaited_by });
                 }
                 return Err(refused);
@@ -139,6 +141,7 @@ impl Sets {
             let (token, layout) = (set.parent.token, set.layout);
             let (file, records) = (files.file.clone(), files.records.clone());
             let place = heir.place.take();
+            heir.is_asked = true;
             maker.asides.run(account, move |outlet| {
                 let result = ready(place, (&file, &records), layout, at);
                 // Or else it would count as somebody's for a moment.
@@ -187,6 +190,7 @@ impl Sets {
             sessions.quotas.give_back(account, each.minus(ready.open.usage()));
             sessions.retire(account, ready.open);
             core.client_close(client, now);
+            self.past.insert(client, (number, at));
             return Err(refused);
         }
         heir.failures = 0;
@@ -206,14 +210,20 @@ impl Sets {
     ) {
         let Readied { set: number, token, account, heir: at, result } = readied;
         let set = self.all.get_mut(&number).filter(|set| set.parent.token == token);
-        let Some(set) = set else {
-            // It has ended. What is unmapped may keep waiting who does it.
-            if let Ok((place, end)) = result {
-                maker.asides.run(account, |_| drop((place, end)));
+        let heir = set.and_then(|set| set.heirs.get_mut(at as usize)).filter(|heir| heir.is_asked);
+        let Some(heir) = heir else {
+            // Its set has ended. It counts until it has gone, and what is unmapped may keep waiting who does it.
+            let usage = Usage::PLACE;
+            match result {
+                Ok(made) => {
+                    let awaited_by = Awaiting::Nobody;
+                    maker.unmap(made, Cleared { account, usage, awaited_by });
+                }
+                Err(_) => sessions.quotas.give_back(account, usage),
             }
             return;
         };
-        let heir = &mut set.heirs[at as usize];
+        heir.is_asked = false;
         match result {
             Ok((place, end)) => {
                 (heir.place, heir.rings) = (Some(place), Some(end));

@@ -134,6 +134,42 @@ fn a_set_that_ends_before_its_file_is_there_counts_until_that_has_gone() {
     until(&mut engine, |engine| (usage(engine) == before).then_some(()));
 }
 
+/// What was being mapped when its set ended counted for nobody until it had gone, as many as one had sessions.
+#[test]
+fn places_that_are_being_made_when_their_set_ends_count_until_they_have_gone() {
+    const HEIRS: u32 = 10;
+    let (mut engine, _outlet) = engine([127, 99, 3, 63]);
+    let mut user = session(&mut engine, USER);
+    let before = usage(&engine);
+    assert_eq!(ask(&mut engine, &mut user, 1, &prepare(HEIRS, 0, 64)), None);
+    assert_eq!(until(&mut engine, |_| reply(&mut user.1, 1)), None);
+    let (go, wait) = std::sync::mpsc::sync_channel::<()>(0);
+    engine.maker.asides.run(USER, move |_| assert!(wait.recv().is_err()));
+    let seal = Command::Seal { set: 0, addr: 0, must_connect: false };
+    assert_eq!(ask(&mut engine, &mut user, 2, &seal), None);
+    until(&mut engine, |engine| engine.sets.vacant.is_empty().then_some(()));
+    assert_eq!(ask(&mut engine, &mut user, 3, &Command::Disown { set: 0 }), Some(None));
+    let places = Usage::PLACE.times(HEIRS);
+    let file = Usage::file(bytes(HEIRS, 0));
+    assert_eq!(usage(&engine), before.plus(file).plus(places));
+    // The thread gets on once, and stands again: now they are mapped.
+    let (here, comes) = std::sync::mpsc::sync_channel::<()>(1);
+    let (go_on, waits) = std::sync::mpsc::sync_channel::<()>(0);
+    engine.maker.asides.run(USER, move |_| {
+        here.send(()).unwrap();
+        assert!(waits.recv().is_err());
+    });
+    drop(go);
+    until(&mut engine, |_| comes.try_recv().ok());
+    engine.tidy(now());
+    while let Some(notice) = engine.inlet.next() {
+        engine.heed(notice, now());
+    }
+    assert_eq!(usage(&engine).mappings, before.plus(file).plus(places).mappings);
+    drop(go_on);
+    until(&mut engine, |engine| (usage(engine) == before).then_some(()));
+}
+
 /// It was tried every fifth of a millisecond, and its memory was cleared each time.
 #[test]
 fn an_heir_that_cannot_be_made_again_is_tried_less_and_less() {
@@ -233,10 +269,82 @@ fn who_gives_back_and_lives_on_is_waited_for_as_long_as_the_set_lives() {
     assert!(engine.sets.leaving.is_empty() && engine.sets.due().is_none());
 }
 
+/// The only heir of a set, which a child has had and given back: its client.
+fn given_back(
+    engine: &mut Engine,
+    user: &mut (Socket, elver_portal::ClientEnd),
+    process: Option<OwnedFd>,
+) -> ClientId {
+    assert_eq!(ask(engine, user, 1, &prepare(1, 0, 0)), None);
+    until(engine, |_| reply(&mut user.1, 1));
+    let seal = Command::Seal { set: 0, addr: 0, must_connect: false };
+    if ask(engine, user, 2, &seal).is_none() {
+        until(engine, |_| reply(&mut user.1, 2));
+    }
+    until(engine, |engine| (engine.sets.free() == 1).then_some(()));
+    let own = rustix::process::getpid();
+    let Parent { uid, customer, .. } = engine.sets.all[&0].parent;
+    let child = Child { pid: own, parent: own, uid, customer };
+    let (_, open) = engine.sets.inherit(0, None, Some(child)).unwrap();
+    let client = open.client;
+    engine.sessions.retire(USER, open);
+    engine.core.client_close(client, now());
+    let Engine { sets, sessions, core, .. } = engine;
+    sets.ended(u64::MAX, Some(((0, 0), client, process)), sessions, core, now());
+    client
+}
+
+/// Between two sessions it counted for nobody, and so what many had mapped at a time.
+#[test]
+fn a_place_counts_until_the_next_session_is_made_there() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 65]);
+    let mut user = session(&mut engine, USER);
+    let before = usage(&engine);
+    let client = given_back(&mut engine, &mut user, None);
+    let begun = now();
+    while !engine.sessions.has_forgotten(client) {
+        assert!(now().ns_since(begun) < 20_000_000_000);
+        engine.core.poll(now());
+        engine.tidy(now());
+        // As the last thing, so that nobody has looked after the heirs since its memory was given back.
+        while let Some(notice) = engine.inlet.next() {
+            engine.heed(notice, now());
+        }
+    }
+    let place = Usage::file(bytes(1, 0)).plus(Usage::PLACE);
+    assert_eq!(usage(&engine), before.plus(place));
+    until(&mut engine, |engine| (engine.sets.free() == 1).then_some(()));
+    assert_eq!(usage(&engine), before.plus(Usage::file(bytes(1, 0))).plus(Usage::SESSION));
+    assert_eq!(ask(&mut engine, &mut user, 3, &Command::Disown { set: 0 }), Some(None));
+    until(&mut engine, |engine| (usage(engine) == before).then_some(()));
+}
+
+/// Its set ended while it was waited for who had it, and it counted for nobody until it had gone.
+#[test]
+fn a_place_that_somebody_gave_back_counts_until_it_has_gone() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 66]);
+    let mut user = session(&mut engine, USER);
+    let before = usage(&engine);
+    let flags = rustix::process::PidfdFlags::empty();
+    let process = rustix::process::pidfd_open(rustix::process::getpid(), flags).unwrap();
+    let client = given_back(&mut engine, &mut user, Some(process));
+    until(&mut engine, |engine| engine.sessions.has_forgotten(client).then_some(()));
+    assert_eq!(usage(&engine).sessions, before.sessions + 1);
+    let place = Usage::file(bytes(1, 0)).plus(Usage::PLACE);
+    assert_eq!(usage(&engine).mappings, before.plus(place).mappings);
+    let (go, wait) = std::sync::mpsc::sync_channel::<()>(0);
+    engine.maker.asides.run(USER, move |_| assert!(wait.recv().is_err()));
+    assert_eq!(ask(&mut engine, &mut user, 3, &Command::Disown { set: 0 }), Some(None));
+    engine.tidy(now());
+    assert_eq!(usage(&engine), before.plus(place));
+    drop(go);
+    until(&mut engine, |engine| (usage(engine) == before).then_some(()));
+}
+
 /// A VQP with the destination of all is not one session's to have elsewhere, nor is what there is not.
 #[test]
 fn only_what_was_prepared_without_a_destination_is_assigned_one() {
-    let (mut engine, _outlet) = engine([127, 99, 3, 61]);
+    let (mut engine, _outlet) = engine([127, 99, 3, 64]);
     let mut user = session(&mut engine, USER);
     let mut other = session(&mut engine, USER);
     assert_eq!(ask(&mut engine, &mut user, 1, &prepare(2, 2, 0)), None);
