@@ -17,6 +17,10 @@ use crate::status::LatencyStatus;
 /// What HTTP calls the text form.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// What of the engine's can become less.
+const ENGINE_GAUGES: [&str; 5] =
+    ["asides_standing", "asides_waiting", "heirs_free", "mappings", "memory_bytes_waiting"];
+
 /// The metrics as text.
 pub(crate) fn encode(status: &Status) -> String {
     let mut registry = Registry::default();
@@ -62,7 +66,7 @@ impl Collector for Metrics {
         }
         latencies(&mut encoder, &status.latencies)?;
         counters(&mut encoder, "core", &status.core, elver_core::Stats::GAUGES)?;
-        counters(&mut encoder, "engine", &status.engine, &["memory_bytes_waiting"])?;
+        counters(&mut encoder, "engine", &status.engine, &ENGINE_GAUGES)?;
         counters(&mut encoder, "device", &status.device, &[])?;
         counters(&mut encoder, "registry", &status.registry, &[])
     }
@@ -135,6 +139,8 @@ mod tests {
         status.core.insert("lookups".to_string(), 3);
         status.core.insert("vqps".to_string(), 4);
         status.core.insert("dcis_down".to_string(), 1);
+        status.engine.insert("asides_standing".to_string(), 5);
+        status.engine.insert("asides_put_off".to_string(), 6);
         let (samples, p50_ns, p99_ns, p999_ns, max_ns) = (9, 1_000, 2_000, 3_000, 4_000);
         let op = "read".to_string();
         status.latencies = vec![LatencyStatus { op, samples, p50_ns, p99_ns, p999_ns, max_ns }];
@@ -145,6 +151,8 @@ mod tests {
         assert!(text.contains("elver_core_lookups_total 3"), "{text}");
         assert!(text.contains("# TYPE elver_core_vqps gauge"), "{text}");
         assert!(text.contains("elver_core_dcis_down 1\n"), "no counter either: {text}");
+        assert!(text.contains("elver_engine_asides_standing 5\n"), "{text}");
+        assert!(text.contains("elver_engine_asides_put_off_total 6\n"), "{text}");
         assert!(text.contains("elver_connection_bytes 77"), "{text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
     }

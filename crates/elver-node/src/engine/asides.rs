@@ -22,6 +22,8 @@ use super::notice::Outlet;
 const THREADS_MAX: usize = 64;
 /// All that have one.
 const THREADS_MAX_OF_ALL: usize = 1_024;
+/// Threads that are looked at at once.
+const LOOKS_MAX: usize = 64;
 /// A thread stands that has done nothing of what it has for so long.
 const STANDS_NS: u64 = 1_000_000_000;
 /// A thread that had nothing to do for so long ends.
@@ -63,11 +65,28 @@ pub(super) struct Asides {
     lines: RefCell<Lines>,
 }
 
+/// How those threads are that do it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Those that have got on with nothing for too long.
+    pub(super) standing: u64,
+    /// Accounts that wait for one.
+    pub(super) waiting: u64,
+    /// Times that one had to.
+    pub(super) put_off: u64,
+}
+
 struct Lines {
     most: Most,
     of: FxHashMap<Account, Line>,
+    /// Those that have a thread, as they are looked at in turn.
+    threads: VecDeque<Account>,
+    /// Of these, those that stand.
+    standing: usize,
     /// Those that have no thread and something to do, in turn.
     waiting: VecDeque<Account>,
+    /// Times that one had to wait for a thread.
+    put_off: u64,
 }
 
 /// What is done for an account, one after the other.
@@ -95,7 +114,14 @@ impl Asides {
     }
 
     fn bounded(outlet: Outlet, most: Most) -> Asides {
-        let lines = Lines { most, of: FxHashMap::default(), waiting: VecDeque::new() };
+        let lines = Lines {
+            most,
+            of: FxHashMap::default(),
+            threads: VecDeque::new(),
+            standing: 0,
+            waiting: VecDeque::new(),
+            put_off: 0,
+        };
         Asides { outlet, lines: RefCell::new(lines) }
     }
 
@@ -110,68 +136,100 @@ impl Asides {
         } else if line.waiting.len() == 1 {
             lines.waiting.push_back(account);
             lines.start(&self.outlet);
+            lines.put_off += u64::from(lines.waiting.back() == Some(&account));
         }
     }
 
-    /// Gives threads to those that wait for one, and ends those that have nothing to do.
+    /// Looks at some of the threads: ends those that have nothing to do, and gives some to those that wait for one.
     pub(super) fn tend(&self, now: Time) {
         let lines = &mut *self.lines.borrow_mut();
-        lines.of.retain(|_, line| {
-            let is_busy = line.left.load(Ordering::Relaxed) > 0;
-            line.see(is_busy, now);
-            if is_busy || line.busy_at.is_none() {
-                line.busy_at = Some(now);
-            }
-            line.busy_at.is_some_and(|busy_at| now.ns_since(busy_at) < IDLE_NS)
-        });
+        lines.look(now);
         lines.start(&self.outlet);
     }
 
-    /// Threads that stand.
-    pub(super) fn standing(&self) -> u64 {
-        self.lines.borrow().of.values().filter(|line| line.stands).count() as u64
+    /// How they are.
+    pub(super) fn counts(&self) -> Counts {
+        let lines = self.lines.borrow();
+        Counts {
+            standing: lines.standing as u64,
+            waiting: lines.waiting.len() as u64,
+            put_off: lines.put_off,
+        }
     }
 }
 
 impl Lines {
+    fn look(&mut self, now: Time) {
+        for _ in 0..self.threads.len().min(LOOKS_MAX) {
+            let Some(account) = self.threads.pop_front() else { return };
+            let Some(line) = self.of.get_mut(&account) else { continue };
+            let stood = line.stands;
+            let stays = line.see(now);
+            self.standing = self.standing + usize::from(line.stands) - usize::from(stood);
+            if stays {
+                self.threads.push_back(account);
+            } else {
+                self.of.remove(&account);
+            }
+        }
+    }
+
     /// Starts threads for those that wait for one, as many as there may be.
     fn start(&mut self, outlet: &Outlet) {
-        while let Some(account) = self.waiting.front() {
-            if !self.has_room() {
-                // Those that have nothing to do give way.
-                self.of.retain(|_, line| line.left.load(Ordering::Relaxed) > 0);
-                if !self.has_room() {
-                    return;
-                }
+        while let Some(&account) = self.waiting.front() {
+            if !self.has_room() && !self.gives_way() {
+                return;
             }
-            let Some(line) = self.of.get_mut(account) else { return };
+            let Some(line) = self.of.get_mut(&account) else { return };
             line.thread = start(line.done.clone(), outlet.clone());
             if line.thread.is_none() {
                 // The system has none now.
                 return;
             }
             line.advance();
-            self.waiting.pop_front();
+            self.threads.extend(self.waiting.pop_front());
         }
     }
 
     /// Whether there may be one more thread.
     fn has_room(&self) -> bool {
-        let threads = || self.of.values().filter(|line| line.thread.is_some());
-        let standing = threads().filter(|line| line.stands).count();
-        let all = threads().count();
-        all - standing < self.most.at_work && all < self.most.all
+        let all = self.threads.len();
+        all - self.standing < self.most.at_work && all < self.most.all
+    }
+
+    /// Ends a thread that has nothing to do, if there is one among those that are looked at.
+    fn gives_way(&mut self) -> bool {
+        for _ in 0..self.threads.len().min(LOOKS_MAX) {
+            let Some(account) = self.threads.pop_front() else { return false };
+            let is_idle = |line: &Line| line.left.load(Ordering::Relaxed) == 0;
+            if self.of.get(&account).is_some_and(|line| is_idle(line)) {
+                let line = self.of.remove(&account);
+                self.standing -= usize::from(line.is_some_and(|line| line.stands));
+                if self.has_room() {
+                    return true;
+                }
+            } else {
+                self.threads.push_back(account);
+            }
+        }
+        false
     }
 }
 
 impl Line {
-    /// Looks whether its thread gets on.
-    fn see(&mut self, is_busy: bool, now: Time) {
+    /// Looks whether its thread gets on; false if it had nothing to do for so long that it ends.
+    fn see(&mut self, now: Time) -> bool {
+        let is_busy = self.left.load(Ordering::Relaxed) > 0;
         let done = self.done.load(Ordering::Relaxed);
-        if !is_busy || self.thread.is_none() || self.moved.0 != done || self.moved.1 == Time::ZERO {
+        if !is_busy || self.moved.0 != done || self.moved.1 == Time::ZERO {
             self.moved = (done, now);
         }
         self.stands = now.ns_since(self.moved.1) >= STANDS_NS;
+        let busy_at = self.busy_at.get_or_insert(now);
+        if is_busy {
+            *busy_at = now;
+        }
+        now.ns_since(*busy_at) < IDLE_NS
     }
 
     /// Hands what waits to the thread.
@@ -283,24 +341,56 @@ mod tests {
             begun.recv_timeout(Duration::from_secs(20)).unwrap();
             stuck.push(go);
             if stuck.len() % MOST.at_work == 0 {
-                let before = asides.standing();
+                let before = asides.counts().standing;
                 asides.tend(time);
                 time = time.saturating_add_ns(STANDS_NS);
-                assert_eq!(asides.standing(), before);
+                assert_eq!(asides.counts().standing, before);
                 asides.tend(time);
-                assert_eq!(asides.standing(), stuck.len() as u64);
+                assert_eq!(asides.counts().standing, stuck.len() as u64);
             }
         }
         asides.run(account(7_777), |_| {});
         asides.tend(time);
         assert_eq!(left(&asides, 7_777), 1, "these are all");
+        let all = MOST.all as u64;
+        assert_eq!(asides.counts(), Counts { standing: all, waiting: 1, put_off: 1 });
         stuck.truncate(1);
         (1..MOST.all as u32).for_each(|uid| done(&asides, uid));
         asides.tend(time);
         done(&asides, 7_777);
-        assert_eq!(asides.standing(), 1);
+        assert_eq!(asides.counts(), Counts { standing: 1, waiting: 0, put_off: 1 });
         drop(stuck);
         done(&asides, 0);
+    }
+
+    /// All were gone through five thousand times a second, by the engine, and again for each account that came.
+    #[test]
+    fn so_many_are_looked_at_at_once_and_all_in_turn() {
+        const THREADS: usize = 3 * LOOKS_MAX;
+        let (outlet, _inlet) = channel().unwrap();
+        let asides = Asides::bounded(outlet, Most { at_work: THREADS, all: THREADS });
+        let mut stuck = Vec::new();
+        for uid in 0..THREADS as u32 {
+            let (go, wait) = sync_channel::<()>(0);
+            asides.run(account(uid), move |_| assert!(wait.recv().is_err()));
+            stuck.push(go);
+        }
+        let seen = |time| {
+            let lines = asides.lines.borrow();
+            lines.of.values().filter(|line| line.busy_at == Some(time)).count()
+        };
+        let times = [1, 2, 3].map(Time);
+        times.into_iter().for_each(|time| asides.tend(time));
+        assert_eq!(times.map(seen), [LOOKS_MAX; 3]);
+        let later = times.map(|time| time.saturating_add_ns(STANDS_NS));
+        later.into_iter().for_each(|time| asides.tend(time));
+        assert_eq!(asides.counts().standing, THREADS as u64);
+        drop(stuck);
+        (0..THREADS as u32).for_each(|uid| done(&asides, uid));
+        later.into_iter().for_each(|time| asides.tend(time.saturating_add_ns(3)));
+        assert_eq!(asides.counts().standing, 0);
+        later.into_iter().for_each(|time| asides.tend(time.saturating_add_ns(3 + IDLE_NS)));
+        assert!(asides.lines.borrow().of.is_empty());
     }
 
     #[test]

@@ -546,6 +546,7 @@ impl Engine {
         status.engine.insert("registrations_refused".to_string(), self.membership.refusals);
         let elver_soft::CopierCounters { waited, given_up, bans, refused } = self.copier.counters();
         let waiting = self.core.device().waiting_bytes();
+        let asides = self.maker.asides.counts();
         let heirs = self.sets.counts;
         for (name, value) in [
             ("copies_waited", waited),
@@ -554,7 +555,9 @@ impl Engine {
             ("copies_refused", refused),
             ("memory_bytes_waiting", waiting),
             ("mappings", self.sessions.quotas.mappings().into()),
-            ("asides_standing", self.maker.asides.standing()),
+            ("asides_standing", asides.standing),
+            ("asides_waiting", asides.waiting),
+            ("asides_put_off", asides.put_off),
             ("heirs_prepared", heirs.prepared),
             ("heirs_inherited", heirs.inherited),
             ("heirs_returned", heirs.returned),

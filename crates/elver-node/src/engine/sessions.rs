@@ -39,7 +39,9 @@ pub(super) struct Sessions {
     /// Ended sessions of which the core still has something.
     ghosts: FxHashMap<ClientId, Ghost>,
     /// Those of which it has nothing more, and whose memory is being given back.
-    cleared: FxHashMap<ClientId, (Account, Time)>,
+    cleared: FxHashMap<ClientId, Account>,
+    /// These by account, and since when: who makes them many is gone through for itself alone.
+    clearing: FxHashMap<Account, FxHashMap<ClientId, Time>>,
     pub(super) quotas: Quotas,
     pub(super) limits: QuotaConfig,
     /// The largest rings that a session gets.
@@ -82,6 +84,7 @@ impl Sessions {
             clients: FxHashMap::default(),
             ghosts: FxHashMap::default(),
             cleared: FxHashMap::default(),
+            clearing: FxHashMap::default(),
             quotas: Quotas::new(limits.clone(), total),
             limits,
             most,
@@ -483,7 +486,8 @@ impl Sessions {
             self.quotas.give_back(account, usage.minus(usage.of_memory()));
             let awaited_by = Awaiting::Session(client);
             maker.clear(leavings, Cleared { account, usage: usage.of_memory(), awaited_by });
-            self.cleared.insert(client, (account, now));
+            self.cleared.insert(client, account);
+            self.clearing.entry(account).or_default().insert(client, now);
         }
         if self.leaving == 0 {
             return Vec::new();
@@ -499,13 +503,19 @@ impl Sessions {
     /// it from going.
     fn clearing(&self, account: Account, now: Time) -> u32 {
         let is_stuck = |since| now.ns_since(since) >= CLEARING_NS;
-        let stuck = self.cleared.values().filter(|(of, since)| *of == account && is_stuck(*since));
-        stuck.count() as u32
+        let own = self.clearing.get(&account).into_iter().flat_map(FxHashMap::values);
+        own.filter(|since| is_stuck(**since)).count() as u32
     }
 
     /// The memory of an ended session was given back.
     pub(super) fn forget(&mut self, client: ClientId) {
-        self.cleared.remove(&client);
+        let Some(account) = self.cleared.remove(&client) else { return };
+        if let Some(own) = self.clearing.get_mut(&account) {
+            own.remove(&client);
+            if own.is_empty() {
+                self.clearing.remove(&account);
+            }
+        }
     }
 
     /// Answers a goodbye, when the session's memory was given back.
