@@ -89,6 +89,8 @@ pub fn check(fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]
@@ -116,6 +118,13 @@ mod tests {
     /// Whoever had a lease of it kept the node waiting for 45 s.
     #[test]
     fn who_has_a_lease_is_not_waited_for() {
+        let given = std::fs::read_to_string("/proc/sys/fs/leases-enable").unwrap_or_default();
+        if given.trim() == "0" {
+            // To the process's own, since what a test prints that passes is shown to nobody.
+            let text = "skipped: who_has_a_lease_is_not_waited_for: fs.leases-enable is 0, and nobody has one";
+            let _ = writeln!(io::stderr(), "{text}");
+            return;
+        }
         // Of the kernel's `fcntl.h`, which the libc crate does not have: which signal tells of the lease's end.
         const F_SETSIG: libc::c_int = 10;
         let fd = create("test", 4096, Pages::Small).unwrap();
