@@ -6,6 +6,7 @@ mod deaths;
 mod examples;
 mod floods;
 mod halts;
+mod handshakes;
 mod hostile;
 mod in_parts;
 mod lossless;

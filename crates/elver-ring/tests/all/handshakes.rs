@@ -1,0 +1,353 @@
+//! Pairs that are being made: one side dies between the offer and its answer, or more of one node come than are answered
+//! at a time. Whoever is still there goes on with others, and has nothing of those that are gone.
+
+use std::sync::mpsc;
+
+use crate::common::{PLACE, TestNode, WAIT, cluster, config, session_at};
+use elver::tokio::AsyncSession;
+use elver::{EmbeddedNode, Gid, Policy, Session, SessionOptions};
+use elver_ring::{Connecting, Ends, Error, Listener, ListenerOptions, Options, connect};
+use elver_testkit::{Launch, PATIENCE, Process, Role, role, stay, wait_for};
+
+/// Pairs that are offered at once by who dies, and how many of one node are answered at a time by a policy of their own.
+const CROWD: usize = 12;
+const AT_A_TIME: u64 = 8;
+/// What the others say of their pair.
+const HONEST: u64 = 1;
+
+/// Clusters of which a host dies: who offers, and who listens.
+const OFFERS: u8 = 83;
+const LISTENS: u8 = 85;
+
+/// What a node has of its processes' own: VQPs, but for those that messages have made, and regions.
+fn held(node: &TestNode) -> [u64; 2] {
+    let core = node.thread.status().unwrap().core;
+    [core["vqps"] - core["accepted"], core["mrs"]]
+}
+
+/// Waits until messages of so many VQPs have come to a node's processes.
+fn wait_for_offers(node: &TestNode, count: usize) {
+    wait_for("the offers to come", || {
+        let accepted = node.thread.status().unwrap().core["accepted"];
+        (accepted == count as u64).then_some(())
+    });
+}
+
+fn crowd(session: &Session, gid: Gid, port: u16, count: usize) -> Vec<Connecting> {
+    let start = |_| Connecting::start(session, gid, port, Options::default()).unwrap();
+    (0..count).map(start).collect()
+}
+
+/// Offers pairs, and does what offering needs until it is told to stand still.
+fn offer(session: &Session, gid: Gid, port: u16, drive: impl Fn()) {
+    let mut offered = crowd(session, gid, port, CROWD);
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        stay();
+        tell.send(())
+    });
+    while told.try_recv() == Err(mpsc::TryRecvError::Empty) {
+        drive();
+        for connecting in &mut offered {
+            assert!(connecting.poll().unwrap().is_none(), "nobody answers");
+        }
+        std::thread::yield_now();
+    }
+    eprintln!("stands");
+    stay();
+}
+
+/// Not a test of its own: it offers pairs, beside the node of who listens.
+#[test]
+fn process_that_offers() {
+    let Some(Role { socket, knows }) = role() else { return };
+    let session = Session::connect(socket).unwrap();
+    offer(&session, session.gid(), knows.parse().unwrap(), || ());
+}
+
+/// Not a test of its own: it offers pairs at a node of its own, which stands still with it, and dies with it.
+#[test]
+fn host_that_offers() {
+    let Some(Role { knows, .. }) = role() else { return };
+    let node = EmbeddedNode::new(PLACE.driven(OFFERS, 3));
+    let session = node.session(SessionOptions::default()).unwrap();
+    let gid = PLACE.address(OFFERS, 1).into();
+    offer(&session, gid, knows.parse().unwrap(), || {
+        node.poll();
+    });
+}
+
+/// How a listener waits for the next pair.
+type Accept = fn(&Session, &Listener) -> Ends;
+
+fn blocking(_: &Session, listener: &Listener) -> Ends {
+    listener.accept(WAIT).unwrap()
+}
+
+fn in_a_task(session: &Session, listener: &Listener) -> Ends {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let session = AsyncSession::new(session.clone()).unwrap();
+        let accepted = tokio::time::timeout(PATIENCE, listener.accept_async(&session));
+        accepted.await.expect("a pair in time").unwrap()
+    })
+}
+
+/// Connects, says something, and hears it again.
+fn is_served(session: &Session, gid: Gid, port: u16) {
+    let options = Options { token: HONEST, ..Options::default() };
+    let mut ends = connect(session, gid, port, options, WAIT).unwrap();
+    ends.sender.send(b"said", WAIT).unwrap();
+    ends.sender.flush().unwrap();
+    assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"said");
+    ends.sender.finish(WAIT).unwrap();
+}
+
+/// The other end of one that is served.
+fn serve(ends: &mut Ends) {
+    let said = ends.receiver.recv(WAIT).unwrap().unwrap().to_vec();
+    ends.sender.send(&said, WAIT).unwrap();
+    ends.sender.flush().unwrap();
+    assert!(ends.receiver.recv(WAIT).unwrap().is_none());
+    ends.sender.finish(WAIT).unwrap();
+}
+
+/// Who offers is killed before the listener has looked, or, where the listener has a policy, while it answers. The next is
+/// at `other`.
+fn offers_that_die(node: &TestNode, other: &TestNode, test: &str, policy: Policy, accept: Accept) {
+    let empty = held(node);
+    let session = session_at(node);
+    let options = ListenerOptions { policy, ..ListenerOptions::default() };
+    let listener = Listener::bind(&session, 0, options).unwrap();
+    let listening = held(node);
+    let port = listener.port();
+    let test = format!("handshakes::{test}");
+    let mut process = Launch::new(&test, &node.path).knows(port).start();
+    wait_for_offers(node, CROWD);
+    process.goes();
+    assert_eq!(process.says(), "stands");
+    std::thread::scope(|scope| {
+        scope.spawn(|| is_served(&session_at(other), node.gid, port));
+        wait_for_offers(node, CROWD + 1);
+        if policy != Policy::Shared {
+            let before = held(node);
+            assert!(listener.try_accept().unwrap().is_none() && listener.is_answering());
+            let elsewhere = u64::from(node.gid != other.gid);
+            assert_eq!(held(node), [before[0] + AT_A_TIME + elsewhere, before[1]]);
+        }
+        process.kill();
+        let mut dead = Vec::new();
+        let mut honest = loop {
+            let ends = accept(&session, &listener);
+            if ends.token == HONEST {
+                break ends;
+            }
+            dead.push(ends);
+        };
+        serve(&mut honest);
+        for ends in &mut dead {
+            let gone = ends.receiver.recv(WAIT).map(drop).unwrap_err();
+            assert!(matches!(gone, Error::Carrier(_)), "{gone}");
+        }
+        let accepted = dead.len() as u64 + 1;
+        drop((dead, honest));
+        wait_for("the listener to be done with who is gone", || {
+            assert!(listener.try_accept().unwrap().is_none());
+            (!listener.is_answering() && held(node) == listening).then_some(())
+        });
+        let counters = listener.counters();
+        assert_eq!(counters.accepted, accepted);
+        let all = counters.accepted + counters.refused + counters.dropped;
+        assert_eq!(all, CROWD as u64 + 1, "{counters:?}");
+    });
+    drop((listener, session));
+    wait_for("all to be given back", || (held(node) == empty).then_some(()));
+    wait_for_offers(node, 0);
+}
+
+#[test]
+fn a_process_that_dies_with_its_offers_leaves_the_listener_to_others() {
+    let node = TestNode::start(config(82, 1));
+    for policy in [Policy::Shared, Policy::Leased] {
+        for accept in [blocking as Accept, in_a_task] {
+            offers_that_die(&node, &node, "process_that_offers", policy, accept);
+        }
+    }
+}
+
+#[test]
+fn a_host_that_dies_with_its_offers_leaves_the_listener_to_others() {
+    let (meta, other) = cluster(OFFERS);
+    for policy in [Policy::Shared, Policy::Leased] {
+        for accept in [blocking as Accept, in_a_task] {
+            offers_that_die(&meta, &other, "host_that_offers", policy, accept);
+        }
+    }
+}
+
+/// A node that stands still keeps no more answers waiting than are begun to one at a time: others are answered meanwhile, and
+/// its ninth pair when another has been.
+#[test]
+fn the_ninth_pair_of_one_node_waits_for_its_turn() {
+    const PAIRS: usize = AT_A_TIME as usize + 1;
+    let (meta, other) = cluster(86);
+    let session = session_at(&meta);
+    let options = ListenerOptions { policy: Policy::Leased, ..ListenerOptions::default() };
+    let listener = Listener::bind(&session, 0, options).unwrap();
+    let (gid, port) = (meta.gid, listener.port());
+    let (go, goes) = mpsc::channel();
+    let (say, heard) = mpsc::channel();
+    std::thread::scope(|scope| {
+        // Gone with what fails here, so that nobody waits for it.
+        let go = go;
+        scope.spawn(move || {
+            let node = EmbeddedNode::new(PLACE.driven(86, 3));
+            let session = node.session(SessionOptions::default()).unwrap();
+            let mut offered = crowd(&session, gid, port, PAIRS);
+            while goes.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                node.poll();
+                for connecting in &mut offered {
+                    assert!(connecting.poll().unwrap().is_none(), "nobody answers");
+                }
+            }
+            say.send(()).unwrap();
+            goes.recv().unwrap();
+            let pairs = offered.into_iter().map(|connecting| connecting.wait(WAIT).unwrap());
+            let pairs: Vec<Ends> = pairs.collect();
+            assert_eq!(pairs.len(), PAIRS);
+        });
+        wait_for_offers(&meta, PAIRS);
+        scope.spawn(|| is_served(&session_at(&other), gid, port));
+        wait_for_offers(&meta, PAIRS + 1);
+        go.send(()).unwrap();
+        heard.recv().unwrap();
+        let [vqps, regions] = held(&meta);
+        assert!(listener.try_accept().unwrap().is_none() && listener.is_answering());
+        assert_eq!(held(&meta), [vqps + AT_A_TIME + 1, regions]);
+        let mut honest = listener.accept(WAIT).unwrap();
+        assert_eq!(honest.token, HONEST);
+        serve(&mut honest);
+        drop(honest);
+        wait_for("the pair of the other node to be gone", || {
+            assert!(listener.try_accept().unwrap().is_none() && listener.is_answering());
+            (held(&meta) == [vqps + AT_A_TIME, regions]).then_some(())
+        });
+        go.send(()).unwrap();
+        let mut pairs = Vec::new();
+        while pairs.len() < PAIRS {
+            pairs.push(listener.accept(WAIT).unwrap());
+            let answering = held(&meta)[0] - vqps - pairs.len() as u64;
+            assert!(answering <= AT_A_TIME, "{answering} at a time");
+        }
+        assert!(!listener.is_answering());
+        assert_eq!(listener.counters().accepted, PAIRS as u64 + 1);
+    });
+}
+
+/// Listens by a policy, and answers nobody: it says when somebody is there, or is being answered.
+fn listen(session: &Session, policy: Policy) {
+    let options = ListenerOptions { policy, ..ListenerOptions::default() };
+    let listener = Listener::bind(session, 0, options).unwrap();
+    eprintln!("{}", listener.port());
+    session.wait_ready(WAIT).unwrap();
+    if policy != Policy::Shared {
+        assert!(listener.try_accept().unwrap().is_none() && listener.is_answering());
+    }
+    eprintln!("offered");
+    stay();
+}
+
+fn policy(knows: &str) -> Policy {
+    Policy::from_code(knows.parse().unwrap()).unwrap()
+}
+
+/// Not a test of its own: it listens, beside the node of who connects.
+#[test]
+fn process_that_listens() {
+    let Some(Role { socket, knows }) = role() else { return };
+    listen(&Session::connect(socket).unwrap(), policy(&knows));
+}
+
+/// Not a test of its own: it listens at a node of its own, which dies with it.
+#[test]
+fn host_that_listens() {
+    let Some(Role { knows, .. }) = role() else { return };
+    let node = PLACE.member(LISTENS, 3, |_| ());
+    let session = session_at(&node);
+    // Nobody does it when this is killed.
+    std::fs::remove_file(&node.path).unwrap();
+    listen(&session, policy(&knows));
+}
+
+/// How who connects waits for the answer.
+type Wait = fn(Connecting) -> Result<Ends, Error>;
+
+fn asleep(connecting: Connecting) -> Result<Ends, Error> {
+    connecting.wait(WAIT)
+}
+
+fn task(connecting: Connecting) -> Result<Ends, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let session = AsyncSession::new(connecting.session().clone()).unwrap();
+        let answered = tokio::time::timeout(PATIENCE, connecting.wait_async(&session));
+        answered.await.expect("an answer in time")
+    })
+}
+
+/// A listener is killed before it has answered; who connected hears it, and is served by another.
+fn listeners_that_die(node: &TestNode, gid: Gid, test: &str, policy: Policy, wait: Wait) {
+    let empty = held(node);
+    let test = format!("handshakes::{test}");
+    let mut process: Process = Launch::new(&test, &node.path).knows(policy.code()).start();
+    let port = process.says().parse().unwrap();
+    let session = session_at(node);
+    let mut connecting = Connecting::start(&session, gid, port, Options::default()).unwrap();
+    // Until it has offered.
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(process.says(), "offered");
+            tell.send(()).unwrap();
+        });
+        while told.try_recv() == Err(mpsc::TryRecvError::Empty) {
+            assert!(connecting.poll().unwrap().is_none(), "nobody answers");
+        }
+    });
+    process.kill();
+    let gone = wait(connecting).map(drop).unwrap_err();
+    assert!(matches!(gone, Error::Carrier(_)), "{gone}");
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        scope.spawn(move || {
+            let session = session_at(node);
+            let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+            tell.send(listener.port()).unwrap();
+            serve(&mut listener.accept(WAIT).unwrap());
+        });
+        is_served(&session, node.gid, told.recv().unwrap());
+    });
+    drop(session);
+    wait_for("all to be given back", || (held(node) == empty).then_some(()));
+}
+
+#[test]
+fn a_process_that_dies_before_it_answers_is_missed() {
+    let node = TestNode::start(config(84, 1));
+    for policy in [Policy::Shared, Policy::Leased] {
+        for wait in [asleep as Wait, task] {
+            listeners_that_die(&node, node.gid, "process_that_listens", policy, wait);
+        }
+    }
+}
+
+#[test]
+fn a_host_that_dies_before_it_answers_is_missed() {
+    let (meta, _other) = cluster(LISTENS);
+    let gid = PLACE.address(LISTENS, 3).into();
+    for policy in [Policy::Shared, Policy::Leased] {
+        for wait in [asleep as Wait, task] {
+            listeners_that_die(&meta, gid, "host_that_listens", policy, wait);
+        }
+    }
+}
