@@ -129,6 +129,11 @@ pub enum Refusal {
         "it cannot connect back: its node does not reach this one, is about to end, or may not; ask it for its connects"
     )]
     Unreachable,
+    /// As many offers of the node that asks wait there as may of one node.
+    #[error(
+        "as many offers of this node wait there as it keeps of one: offer again when some of them have been answered"
+    )]
+    Crowded,
 }
 
 impl From<elver::Error> for Error {

@@ -52,7 +52,7 @@ pub(crate) enum Nonsense {
 const HELLO: u16 = 1;
 const WELCOME: u16 = 2;
 const REFUSED: u16 = 3;
-const REFUSALS: [Refusal; 10] = [
+const REFUSALS: [Refusal; 11] = [
     Refusal::Version,
     Refusal::Malformed,
     Refusal::Config,
@@ -63,6 +63,7 @@ const REFUSALS: [Refusal; 10] = [
     Refusal::PeerShare,
     Refusal::Connection,
     Refusal::Unreachable,
+    Refusal::Crowded,
 ];
 
 impl Greeting {

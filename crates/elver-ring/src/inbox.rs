@@ -16,23 +16,25 @@ use crate::greeting::{GREETING_BYTES, Greeting, woken};
 const RECEIVES: u32 = 64;
 /// Bytes of each: a greeting of another version may be longer.
 const RECEIVE_BYTES: u32 = 256;
-/// Greetings that wait to be accepted.
+/// Greetings that wait to be accepted: of one node no more than half of what the others leave.
 const WAITING_MAX: usize = 1024;
 
 /// Something that came and is no waking.
 pub(crate) struct Greeted {
     pub(crate) source: Vqp,
     pub(crate) bytes: Vec<u8>,
-    /// The node that it is of, when it was looked at.
-    pub(crate) peer: Option<Gid>,
+    /// The node that it is of; none is known of who is gone.
+    pub(crate) peer: Gid,
 }
 
 pub(crate) struct Inbox {
     bound: Vqp,
     memory: Mr,
     waiting: RefCell<VecDeque<Greeted>>,
-    /// Greetings beyond what may wait, those of VQPs that have an end, and of peers that are gone.
+    /// Greetings of VQPs that have an end, and of peers that are gone.
     dropped: Cell<u64>,
+    /// Greetings beyond what may wait.
+    crowded: Cell<u64>,
     /// Wakings that came for each end, by its number.
     wakings: RefCell<HashMap<u64, Rc<Cell<u64>>>>,
     last_bell: Cell<u64>,
@@ -54,6 +56,7 @@ impl Inbox {
             memory,
             waiting: RefCell::default(),
             dropped: Cell::default(),
+            crowded: Cell::default(),
             wakings: RefCell::default(),
             last_bell: Cell::default(),
             taken: RefCell::default(),
@@ -70,7 +73,7 @@ impl Inbox {
         Ok(self.bound.post_recv(&[RecvWr { wr_id: receive, sges: &sges }])?)
     }
 
-    /// Takes in what came; whether a greeting was among it.
+    /// Takes in what came; whether a greeting was among it that now waits.
     pub(crate) fn drain(&self) -> Result<bool, Error> {
         let mut greeted = false;
         for message in self.bound.qpop_msgs()? {
@@ -89,17 +92,26 @@ impl Inbox {
                 refuse(&message.source, Refusal::Closed);
                 continue;
             }
-            greeted = true;
-            // What is dropped calls the session, so that nothing is borrowed then.
-            let has_room = self.waiting.borrow().len() < WAITING_MAX;
-            if has_room {
-                let (source, bytes) = (message.source, bytes.to_vec());
-                self.waiting.borrow_mut().push_back(Greeted { source, bytes, peer: None });
-            } else {
-                self.dropped.set(self.dropped.get() + 1);
+            // The session is called, so that nothing is borrowed.
+            let peer = message.source.info().ok().and_then(|info| info.peer);
+            let peer = peer.map(|(gid, _)| gid).unwrap_or_default();
+            if !self.has_room(peer) {
+                self.crowded.set(self.crowded.get() + 1);
+                refuse(&message.source, Refusal::Crowded);
+                continue;
             }
+            greeted = true;
+            let (source, bytes) = (message.source, bytes.to_vec());
+            self.waiting.borrow_mut().push_back(Greeted { source, bytes, peer });
         }
         Ok(greeted)
+    }
+
+    /// Whether one more of a node may wait.
+    fn has_room(&self, of: Gid) -> bool {
+        let waiting = self.waiting.borrow();
+        let own = waiting.iter().filter(|greeted| greeted.peer == of).count();
+        own < (WAITING_MAX - (waiting.len() - own)) / 2
     }
 
     /// The next that is no waking, of those whose node it may be of. A VQP that has an end greets no second time: two ends
@@ -107,29 +119,18 @@ impl Inbox {
     pub(crate) fn next(&self, may: impl Fn(Gid) -> bool) -> Option<Greeted> {
         loop {
             let at = self.position(&may)?;
-            let mut greeted = self.waiting.borrow_mut().remove(at)?;
-            let source = &greeted.source;
-            if self.taken.borrow().contains(&source.id()) {
-                self.dropped.set(self.dropped.get() + 1);
-                continue;
-            }
-            if greeted.peer.is_none() {
-                // The session is called, so that nothing is borrowed.
-                let peer = source.info().ok().and_then(|info| info.peer);
-                greeted.peer = Some(peer.map(|(gid, _)| gid).unwrap_or_default());
-            }
-            if greeted.peer.is_some_and(&may) {
+            // What is dropped calls the session, so that nothing is borrowed then.
+            let greeted = self.waiting.borrow_mut().remove(at)?;
+            if !self.taken.borrow().contains(&greeted.source.id()) {
                 return Some(greeted);
             }
-            let mut waiting = self.waiting.borrow_mut();
-            let at = at.min(waiting.len());
-            waiting.insert(at, greeted);
+            self.dropped.set(self.dropped.get() + 1);
         }
     }
 
-    /// Where the next one stands that may be looked at, or was not yet.
+    /// Where the next one stands that may be looked at.
     fn position(&self, may: impl Fn(Gid) -> bool) -> Option<usize> {
-        self.waiting.borrow().iter().position(|greeted| greeted.peer.is_none_or(&may))
+        self.waiting.borrow().iter().position(|greeted| may(greeted.peer))
     }
 
     /// Leaves out those whose sender is gone: that would be told as long as they wait.
@@ -145,7 +146,7 @@ impl Inbox {
         }
     }
 
-    /// Whether one waits that may be looked at, or was not yet.
+    /// Whether one waits that may be looked at.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_greeted(&self, may: impl Fn(Gid) -> bool) -> bool {
         self.position(may).is_some()
@@ -171,6 +172,10 @@ impl Inbox {
 
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.get()
+    }
+
+    pub(crate) fn crowded(&self) -> u64 {
+        self.crowded.get()
     }
 }
 

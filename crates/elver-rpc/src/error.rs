@@ -40,7 +40,9 @@ pub(crate) fn ring_status(error: &elver_ring::Error) -> Status {
     let code = match error {
         elver_ring::Error::TimedOut => Code::DeadlineExceeded,
         elver_ring::Error::Config(_) | elver_ring::Error::Transfer { .. } => Code::InvalidArgument,
-        elver_ring::Error::Refused { reason: Refusal::PeerShare | Refusal::Connection }
+        elver_ring::Error::Refused {
+            reason: Refusal::PeerShare | Refusal::Connection | Refusal::Crowded,
+        }
         | elver_ring::Error::NoQueuePair { .. } => Code::ResourceExhausted,
         elver_ring::Error::Version { .. } => Code::FailedPrecondition,
         _ => Code::Unavailable,

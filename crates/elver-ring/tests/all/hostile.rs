@@ -4,14 +4,15 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::common::{NodeConfig, TestNode, WAIT, config, session_at};
+use crate::common::{NodeConfig, TestNode, WAIT, cluster, config, session_at};
 use elver::{
     AccessFlags, Completed, Gid, Mr, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
     Session, Vqp, VqpOptions, Wc, WcOpcode, WcStatus,
 };
 use elver_ring::{
-    Config, Ends, Error, Fault, Listener, ListenerOptions, Options, Refusal, connect,
+    Config, Ends, Error, Fault, Listener, ListenerOptions, Options, Pause, Refusal, connect,
 };
+use elver_testkit::wait_for;
 
 const ALL: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_WRITE);
 
@@ -410,6 +411,64 @@ fn a_peer_may_greet_again_when_its_end_is_gone() {
             drop(tell);
         },
     );
+}
+
+/// Of one node no more offers wait than half of what the others leave, and the others' wait beside them: it is told, and
+/// counted, also where it takes no answer.
+#[test]
+fn a_peer_that_offers_without_end_leaves_places_to_others() {
+    const OFFERS: usize = 700;
+    const SHARE: u64 = 512;
+    /// How a refusal says so.
+    const CROWDED: u64 = 10;
+    let (one, other) = cluster(87);
+    let session = session_at(&one);
+    let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let port = listener.port();
+    let (tell, told) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        // Gone with what fails here, so that nobody waits for it.
+        let (tell, gid, path) = (tell, one.gid, &other.path);
+        scope.spawn(move || {
+            let session = Session::connect(path).unwrap();
+            let mr = session.alloc(4_096, ALL).unwrap();
+            let flood = vqp(&session, gid, port);
+            let offer = bytes(&hello(8, mr.remote(0), mr.remote(0)));
+            // One that is accepted, and those behind it.
+            for _ in 0..=OFFERS {
+                send(&flood, SendOp::Send, &offer);
+                let mut wcs = [Wc::default()];
+                flood.wait_cq(&mut wcs, WAIT).unwrap();
+                wcs[0].succeeded().unwrap();
+            }
+            let again = vqp(&session, gid, port);
+            let answer = say(&session, &again, &offer);
+            assert_eq!((answer[0] >> 48, answer[9]), (3, CROWDED));
+            let _ = told.recv();
+        });
+        // Who looks after its rings takes in what comes to the port, and accepts nobody meanwhile.
+        let mut pause = Pause::new(WAIT);
+        let ends = listener.accept(WAIT).unwrap();
+        let mut looks = || ends.sender.carrier().lie_down(&mut pause).unwrap().is_none();
+        let crowded = OFFERS as u64 + 1 - SHARE;
+        wait_for("all offers to come", || {
+            looks();
+            (listener.counters().crowded == crowded).then_some(())
+        });
+        scope.spawn(|| {
+            let session = session_at(&one);
+            let mut ends = connect(&session, one.gid, port, Options::default(), WAIT).unwrap();
+            ends.sender.finish(WAIT).unwrap();
+        });
+        wait_for("the other's offer to come", || looks().then_some(()));
+        let mut honest = listener.accept(WAIT).unwrap();
+        assert!(honest.receiver.recv(WAIT).unwrap().is_none());
+        assert_eq!(honest.sender.carrier().peer(), Some(one.gid));
+        let counters = listener.counters();
+        assert_eq!((counters.accepted, counters.dropped), (2, SHARE));
+        assert_eq!((counters.refused, counters.crowded), (crowded, crowded));
+        drop(tell);
+    });
 }
 
 /// Nobody takes the completion of a refusal, which would keep the listener's session from sleeping.
