@@ -7,7 +7,7 @@ use elver_verbs::{Device, Qp, QpType, Time};
 use crate::canary::Canary;
 use crate::model::Violation;
 use crate::strange::{Deaf, SWITCHED};
-use crate::world::{EndIx, World};
+use crate::world::{EndIx, World, peer_of};
 
 /// A clock jumps no further than this.
 const JUMP_NS: [u64; 4] = [1_000_000, 200_000_000, 10_000_000_000, 600_000_000_000];
@@ -29,7 +29,7 @@ impl World {
                 Fault::Deregister => self.give_back()?,
                 Fault::DestroyDct => self.lose_target()?,
                 Fault::CqOverflow => self.go_deaf(),
-                Fault::ClockJump => self.jump(),
+                Fault::ClockJump => self.jump()?,
                 _ => self.forge()?,
             }
             return Ok(true);
@@ -59,9 +59,13 @@ impl World {
         }
         let now = self.time_of(end);
         let kept = self.planter.strikes(Canary::KeptOpen);
+        let closed_early = self.planter.strikes(Canary::ClosedEarly);
         let node = self.ends[end].node;
         if let Some(at) = self.cluster.core(node).filter(|_| !kept) {
             self.ends[end].give_back(at, end, now)?;
+            if closed_early {
+                self.ends[end].close();
+            }
         }
         self.ends[end].given_back = true;
         self.cluster.called(node);
@@ -125,30 +129,42 @@ impl World {
     }
 
     /// A node's clock goes forward, or those of all.
-    fn jump(&mut self) {
+    fn jump(&mut self) -> Result<(), Violation> {
         // What was under way has had its time since the last one.
         let rested = |at: Time| at.saturating_add_ns(self.plan.retries_ns()) < self.cluster.now;
         if !self.fate.jumped_at.is_none_or(rested) {
-            return;
+            return Ok(());
         }
         let rng = &mut self.fate.rng;
         let (node, together, most) =
             (rng.index(self.plan.nodes), rng.percent(40), rng.pick(&JUMP_NS));
         let by = rng.between(1, most);
         self.fate.jumped_at = Some(self.now());
+        self.note(format_args!("fault: clock jump, node {node}, all {together}, {by} ns"));
         if together {
             self.cluster.net.jump_all(by);
             if by >= self.plan.device.dc_context_idle_ns / 2 {
                 // Who sent over DC cannot know that his target slept too, and has not forgotten him.
                 (0..self.plan.nodes).for_each(|node| self.cluster.net.disturb(node));
             }
+            self.fate.apart_until = Some(self.now().saturating_add_ns(self.plan.retries_ns()));
         } else {
             self.cluster.net.jump(node, by);
+            self.end_afar(node)?;
         }
-        // Of what is under way, and by the clocks of the others, leases are over too early.
-        let apart_ns = if together { 0 } else { self.plan.config.mr_lease_ns };
-        let apart_ns = apart_ns + self.plan.retries_ns();
-        self.fate.apart_until = self.fate.apart_until.max(self.now().saturating_add_ns(apart_ns));
-        self.note(format_args!("fault: clock jump, node {node}, all {together}, {by} ns"));
+        Ok(())
+    }
+
+    /// A planted bug: a pair ends that has nothing to do with a node whose clock has jumped.
+    fn end_afar(&mut self, node: usize) -> Result<(), Violation> {
+        let is_afar = |end: &EndIx| {
+            let nodes = [0, self.ends[*end].node, self.ends[peer_of(*end)].node];
+            self.ends[*end].is_up() && !nodes.contains(&node)
+        };
+        let Some(end) = self.living.iter().copied().find(is_afar) else { return Ok(()) };
+        if self.planter.strikes(Canary::EndedByFarClock) {
+            self.fails(end, "a clock has jumped elsewhere".into())?;
+        }
+        Ok(())
     }
 }

@@ -26,15 +26,28 @@ canaries! {
     ClosedEarly = "closed-early",
     /// A node takes packets for its peer's that come from elsewhere.
     UncheckedSource = "unchecked-source",
+    /// A node lets anybody begin a DC session, whatever key he has for it.
+    UncheckedDcKey = "unchecked-dc-key",
+    /// A node lets who has a session write anywhere, whatever key he has for the memory.
+    UncheckedRkey = "unchecked-rkey",
+    /// A WR is refused for want of room for its completion where there is some.
+    RoomForgotten = "room-forgotten",
+    /// A pair ends since the clock of a node has jumped that is neither of its own nor the meta server's.
+    EndedByFarClock = "ended-by-far-clock",
+    /// A pair ends when all faults are long over.
+    EndedLate = "ended-late",
 }
 
 impl Canary {
     /// The fault without which it does not show.
     pub(crate) fn needs(self) -> Option<Fault> {
         match self {
-            Canary::CompletionsLost => Some(Fault::CqOverflow),
-            Canary::KeptOpen | Canary::ClosedEarly => Some(Fault::Deregister),
-            Canary::UncheckedSource => Some(Fault::Forge),
+            Canary::CompletionsLost | Canary::RoomForgotten => Some(Fault::CqOverflow),
+            Canary::KeptOpen => Some(Fault::Deregister),
+            Canary::EndedByFarClock => Some(Fault::ClockJump),
+            Canary::UncheckedSource | Canary::UncheckedDcKey | Canary::UncheckedRkey => {
+                Some(Fault::Forge)
+            }
             _ => None,
         }
     }
@@ -42,9 +55,11 @@ impl Canary {
 
 impl Plantable for Canary {
     fn percent(self) -> u32 {
-        match self.needs() {
-            None => 30,
-            Some(_) => 100,
+        match self {
+            // Each post is a chance.
+            Canary::RoomForgotten => 1,
+            _ if self.needs().is_some() => 100,
+            _ => 30,
         }
     }
 }

@@ -148,7 +148,10 @@ impl World {
         let here = &mut self.ends[end];
         let Some(at) = self.cluster.core(here.node) else { return Ok(false) };
         let before = here.posted();
-        let posted = here.post(at, peer, writes, now)?;
+        let mut posted = here.post(at, peer, writes, now)?;
+        if posted == Posted::All && self.planter.strikes(Canary::RoomForgotten) {
+            posted = Posted::Overflow;
+        }
         // Who has posted nothing has called for nothing.
         if here.posted() > before {
             self.cluster.called(here.node);
@@ -158,8 +161,8 @@ impl World {
             Posted::Later => Ok(false),
             Posted::Overflow => {
                 self.befell(Fault::CqOverflow, format_args!("end {end}"));
-                if !self.plan.strange.has(Fault::CqOverflow) {
-                    broken!("end {end} has no room for completions, which it takes");
+                if !self.has_no_room(self.ends[end].node) {
+                    broken!("end {end} has no room for completions, and its node has left few");
                 }
                 self.over(end, "its completions have no room".into())?;
                 Ok(false)

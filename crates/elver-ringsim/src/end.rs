@@ -99,6 +99,7 @@ pub(crate) struct End {
     /// The tail that was written last.
     pub(crate) last_tail: Option<u64>,
     posted_at: Time,
+    pub(crate) over_at: Option<Time>,
     pub(crate) vanished: bool,
     /// Its process has given the memory back that the peer writes to.
     pub(crate) given_back: bool,
@@ -145,6 +146,7 @@ impl End {
             advances: 0,
             last_tail: None,
             posted_at: Time::ZERO,
+            over_at: None,
             vanished: false,
             given_back: false,
             is_open: true,
@@ -278,7 +280,7 @@ impl End {
         writes: &[Write],
         now: Time,
     ) -> Result<Posted, Violation> {
-        if self.posted - self.done + writes.len() as u64 > SENDS_MAX {
+        if self.left() + writes.len() as u64 > SENDS_MAX {
             return Ok(Posted::Later);
         }
         for write in writes {
@@ -332,6 +334,11 @@ impl End {
     /// How many WRs it has posted.
     pub(crate) fn posted(&self) -> u64 {
         self.posted
+    }
+
+    /// How many of them are under way, or have ended untold.
+    pub(crate) fn left(&self) -> u64 {
+        self.posted - self.done
     }
 
     /// Whether it has not posted for so long that it should ask whether its peer is there.

@@ -1,5 +1,6 @@
 //! Somebody who sends what is forged. Off the path he knows every queue pair, number and key but those that admit him, and
-//! speaks from his own address, or from a node's where he guesses the rest: nothing comes of it. On the path he says again
+//! speaks from his own address, or from a node's where he guesses the rest: nothing comes of it. Nor does it where he has the
+//! key to a node's DC target, as all nodes have, and none to its memory. On the path he says again
 //! what nodes have said, whole or damaged, at any later time: that may cost connections, and nothing else.
 
 use elver_sim::{Datagram, Fault};
@@ -68,12 +69,23 @@ impl World {
         let (core, _) = self.cluster.core(node)?;
         let record = core.record();
         let rng = &mut self.fate.forger.rng;
-        // All is right but the key, which he does not have.
-        let other = record.dc_key ^ 1 << rng.below(64);
-        let access_key = rng.pick(&[0, other]);
         let session = rng.next_u64() as u32;
+        // All is right but one key, which he does not have.
+        let (access_key, rkey, from) = if rng.percent(50) {
+            let is_taken = self.planter.strikes(Canary::UncheckedDcKey);
+            let other = record.dc_key ^ 1 << rng.below(64);
+            let other = rng.pick(&[0, other]);
+            let access_key = if is_taken { record.dc_key } else { other };
+            let from = if rng.percent(50) { OWN } else { address(rng.index(self.plan.nodes)) };
+            (access_key, rkey, from)
+        } else {
+            let is_taken = self.planter.strikes(Canary::UncheckedRkey);
+            let other = rkey ^ 1 << rng.below(32);
+            let other = rng.pick(&[0, other]);
+            (record.dc_key, if is_taken { rkey } else { other }, OWN)
+        };
+        let write = Message::WriteOnly(Reth { va, rkey, len: 8 }, None);
         let route = dc_route(access_key, session);
-        let from = if rng.percent(50) { OWN } else { address(rng.index(self.plan.nodes)) };
         packet((from, address(node)), route, (write, &payload), record.dctn, session)
     }
 

@@ -25,6 +25,7 @@ mod canary;
 mod cluster;
 mod drive;
 mod end;
+mod excuses;
 mod forge;
 mod forger;
 mod model;

@@ -86,6 +86,12 @@ impl Plan {
         4_096 << self.config.timeout
     }
 
+    /// How long a fault that has healed may go on ending pairs: what was under way uses up its retries, by way of leases that
+    /// it was given.
+    pub(crate) fn spoilt_ns(&self) -> u64 {
+        2 * self.retries_ns() + self.config.mr_lease_ns
+    }
+
     /// How long anything that is pending may take once faults are over: a look-up, a region's, WRs that
     /// nobody answers, requests for links with a second for each, and back-offs.
     pub(crate) fn patience_ns(&self) -> u64 {

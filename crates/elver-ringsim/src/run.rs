@@ -4,6 +4,7 @@
 use elver_sim::{Failure, Fault};
 use elver_verbs::Time;
 
+use crate::canary::Canary;
 use crate::model::{Violation, broken};
 use crate::options::{Options, Report};
 use crate::world::{EndIx, World, peer_of};
@@ -67,7 +68,16 @@ impl World {
         self.cluster.net.heal();
         self.cluster.bring_back();
         self.healed = true;
+        let well_at = self.now().saturating_add_ns(self.plan.spoilt_ns());
+        self.well_at = Some(well_at);
         self.settle()?;
+        // Nothing that comes now has an excuse.
+        self.run_until(self.now().max(well_at.saturating_add_ns(1)))?;
+        if let Some(&end) = self.living.first()
+            && self.planter.strikes(Canary::EndedLate)
+        {
+            self.fails(end, "nothing was the matter".into())?;
+        }
         self.note(format_args!("---- farewell"));
         for end in self.living.clone() {
             self.ends[end].sender.end();
@@ -137,7 +147,8 @@ impl World {
             let until = self.now().saturating_add_ns(self.meddling.between(1, WITHHELD_NS));
             let lost = self.meddling.percent(50);
             self.cluster.net.withhold_answers(any, to, until, lost);
-            self.withheld_until = self.withheld_until.max(until);
+            let withheld = self.withheld.entry((any, to)).or_default();
+            *withheld = until.max(*withheld);
             self.count("answers withheld");
             return Ok(());
         }

@@ -70,8 +70,8 @@ pub(crate) struct Fate {
     pub(crate) faults: BTreeMap<Fault, u64>,
     /// When a clock has jumped last.
     pub(crate) jumped_at: Option<Time>,
-    /// Until when leases may be over by one clock that are not by another, or for what is under way.
-    pub(crate) apart_until: Time,
+    /// Until when what was under way may have had less time than it needs, since all clocks have jumped.
+    pub(crate) apart_until: Option<Time>,
 }
 
 impl Fate {
@@ -81,7 +81,7 @@ impl Fate {
             forger: Forger::new(root.split("forger")),
             faults: BTreeMap::new(),
             jumped_at: None,
-            apart_until: Time::ZERO,
+            apart_until: None,
         }
     }
 }

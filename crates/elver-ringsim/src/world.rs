@@ -41,10 +41,12 @@ pub(crate) struct World {
     pub(crate) acting: Rng,
     pub(crate) meddling: Rng,
     pub(crate) looking: Rng,
-    /// Up to when some answers may be lost or late on purpose.
-    pub(crate) withheld_until: Time,
+    /// Up to when answers may be lost or late on purpose, by who gives them and whom.
+    pub(crate) withheld: BTreeMap<(usize, usize), Time>,
     /// Faults are over.
     pub(crate) healed: bool,
+    /// When what they have spoilt is over as well.
+    pub(crate) well_at: Option<Time>,
     pub(crate) fate: Fate,
 }
 
@@ -73,8 +75,9 @@ impl World {
             acting: root.split("acting"),
             meddling: root.split("meddling"),
             looking: root.split("looking"),
-            withheld_until: Time::ZERO,
+            withheld: BTreeMap::new(),
             healed: false,
+            well_at: None,
             fate: Fate::new(&root),
         })
     }
@@ -237,27 +240,11 @@ impl World {
     }
 
     /// An end is over, for which there must be a reason.
-    fn fails(&mut self, end: EndIx, what: String) -> Result<(), Violation> {
+    pub(crate) fn fails(&mut self, end: EndIx, what: String) -> Result<(), Violation> {
         if !self.explains(end) {
             broken!("end {end}: {what}, without a cause");
         }
         self.over(end, what)
-    }
-
-    /// Whether the network or the other end may have ended a pair.
-    fn explains(&self, end: EndIx) -> bool {
-        let (here, there) = (&self.ends[end], &self.ends[peer_of(end)]);
-        let disturbed = |to| self.cluster.net.disturbed(here.node, to);
-        // What nobody answers fails when its retries are used up.
-        let patience_ns = self.plan.retries_ns();
-        let unanswered = self.withheld_until > Time::ZERO
-            && self.heard_since(here.node) <= self.withheld_until.saturating_add_ns(patience_ns);
-        // The meta server may be asked for the other.
-        // A WRITE to memory that vanished breaks the queue pair that it shares with others, of whose WRs
-        // nobody may know then whether they were executed.
-        let vanished = |end: &End| end.vanished && [here.node, there.node].contains(&end.node);
-        let gone = there.is_over() || there.given_back || self.ends.iter().any(vanished);
-        gone || unanswered || self.leases_differ(here.node) || disturbed(there.node) || disturbed(0)
     }
 
     /// An end gives back what it has.
@@ -269,6 +256,7 @@ impl World {
         let closed_early = self.planter.strikes(Canary::ClosedEarly);
         let here = &mut self.ends[end];
         here.phase = Phase::Over(what);
+        here.over_at = Some(self.cluster.now);
         let node = &self.cluster.nodes[here.node];
         if node.boot != here.boot || self.cluster.is_down(here.node) {
             return Ok(());
@@ -310,16 +298,6 @@ impl World {
     pub(crate) fn may_act(&self, end: EndIx) -> bool {
         let here = &self.ends[end];
         here.is_up() && !here.vanished && self.cluster.serves(here.node)
-    }
-
-    /// Whether leases may be over for one and not for another, or were when that came which is heard now.
-    pub(crate) fn leases_differ(&self, node: usize) -> bool {
-        self.fate.jumped_at.is_some() && self.heard_since(node) <= self.fate.apart_until
-    }
-
-    /// Since when what a node's processes hear now has been there.
-    pub(crate) fn heard_since(&self, node: usize) -> Time {
-        self.cluster.nodes[node].deaf.map_or(self.cluster.now, |deaf| deaf.since)
     }
 
     /// Notes and counts a fault.
