@@ -143,10 +143,6 @@ impl World {
         self.note(format_args!("fault: clock jump, node {node}, all {together}, {by} ns"));
         if together {
             self.cluster.net.jump_all(by);
-            if by >= self.plan.device.dc_context_idle_ns / 2 {
-                // Who sent over DC cannot know that his target slept too, and has not forgotten him.
-                (0..self.plan.nodes).for_each(|node| self.cluster.net.disturb(node));
-            }
             self.fate.apart_until = Some(self.now().saturating_add_ns(self.plan.retries_ns()));
         } else {
             self.cluster.net.jump(node, by);

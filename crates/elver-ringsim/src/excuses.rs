@@ -12,7 +12,8 @@ impl World {
         if there.is_over() || there.given_back {
             return true;
         }
-        if self.is_well(here.node) {
+        // A connect of before may wait some seconds for a link to its peer, and is given up then.
+        if here.is_up() && self.is_well(here.node) {
             return false;
         }
         let disturbed = |to| self.cluster.net.disturbed(here.node, to);
