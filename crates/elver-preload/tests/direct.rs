@@ -1,5 +1,6 @@
 //! Processes of one user that move data themselves, and the same by packets: `direct/direct.c`, over the
-//! library. It tells the ways apart by whether an operation is complete when it was posted.
+//! library, and `direct/deaths.c`, most of whose processes are killed. Ways are told apart by whether an operation is complete
+//! when it was posted.
 
 mod common;
 
@@ -11,16 +12,22 @@ use common::{command, library, succeeded};
 /// Of random sizes, and in which order they come.
 const SEED: &str = "20261124";
 
+/// Victims of a run.
+const VICTIMS: &str = "50";
+
+fn compiled(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/direct");
+    let program = library().join(name);
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program);
+    compiler.arg(folder.join(name).with_extension("c"));
+    succeeded("cc", &compiler.arg("-libverbs").output().unwrap());
+    program
+}
+
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/direct/direct.c");
-        let program = library().join("direct");
-        let mut compiler = std::process::Command::new("cc");
-        compiler.args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(&source);
-        succeeded("cc", &compiler.arg("-libverbs").output().unwrap());
-        program
-    })
+    PROGRAM.get_or_init(|| compiled("direct"))
 }
 
 /// Runs a case; the words stand before the program's.
@@ -119,6 +126,20 @@ fn a_target_that_is_killed_is_told_of_by_retries() {
 #[test]
 fn an_initiator_that_is_killed_holds_nobody_up() {
     run("kills");
+}
+
+/// The draws are replayed by a seed; where they meet the library's instructions is the scheduler's.
+#[test]
+fn who_is_killed_at_any_moment_leaves_nothing_behind() {
+    let time = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    let seed = std::env::var("SEED").map_or(time, |seed| seed.parse().unwrap());
+    println!("replay with SEED={seed}");
+    let (program, seed) = (compiled("deaths"), seed.to_string());
+    for (word, way) in [("on", "direct"), ("off", "packets")] {
+        let mut command = command(&[program.to_str().unwrap(), VICTIMS, way, &seed]);
+        let said = succeeded(way, &command.env("ELVER_DIRECT", word).output().unwrap());
+        assert!(said.ends_with(": right\n"), "{said}");
+    }
 }
 
 #[test]

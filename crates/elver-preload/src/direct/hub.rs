@@ -197,9 +197,19 @@ impl Hub {
         Ok(socket)
     }
 
-    /// A peer that was met, and is reached directly.
+    /// A peer that was met, and is reached directly. One that has ended, and was not noticed yet, may have had the address before.
     fn known(&self, address: IpAddr) -> Option<Arc<Peer>> {
-        let is_it = |peer: &&Arc<Peer>| peer.address == address && !peer.is_closed();
+        let is_it = |peer: &&Arc<Peer>| {
+            if peer.address != address || peer.is_closed() {
+                return false;
+            }
+            let ended = peer.has_ended();
+            if ended {
+                // Packets go to who has it now.
+                peer.close();
+            }
+            !ended
+        };
         self.peers().iter().find(is_it).cloned()
     }
 
@@ -283,8 +293,7 @@ impl Hub {
 
     fn answer(&self, socket: OwnedFd) {
         if be_patient(&socket).is_ok() {
-            // One that has ended, and was not noticed yet, may have had the address before.
-            let known = |address| self.known(address).is_some_and(|peer| !peer.has_ended());
+            let known = |address| self.known(address).is_some();
             let begin = |address| self.meetings.answer(address, || known(address));
             let met = self.met(|admit| Peer::answer(socket, &self.own(), begin, admit));
             if !matches!(met, Err(Refusal::Crossed)) {
@@ -389,6 +398,34 @@ pub(crate) mod tests {
             assert!(first.peer(other).is_none());
         });
         assert!(first.told.load(Ordering::Relaxed) && first.take_refused() == 1);
+    }
+
+    /// One that has its address now is met, though the thread that watches over peers is busy with another one.
+    #[test]
+    fn one_that_has_ended_is_not_taken_for_who_has_its_address_now() {
+        let (first, second, mut peer) = two(220);
+        let begun = Instant::now();
+        for _ in 0..4 {
+            let [stranger, _silent] = [(); 2].map(|()| {
+                let socket = seqpacket().unwrap();
+                connect(&socket, &name_of(first.own).unwrap()).unwrap();
+                socket
+            });
+            send(&stranger, b"hello", SendFlags::NOSIGNAL).unwrap();
+            recv(&stranger, &mut [0; 8], rustix::net::RecvFlags::empty()).unwrap();
+            // The other one is awaited now, for a while; and the peer's process ends.
+            let ended = second.peers().last().unwrap().clone();
+            shutdown(&ended.socket, Shutdown::Both).unwrap();
+            let again = loop {
+                if let Some(again) = first.peer(second.own) {
+                    break again;
+                }
+                assert!(begun.elapsed() < Duration::from_secs(60), "they do not find each other");
+                std::thread::yield_now();
+            };
+            assert!(!Arc::ptr_eq(&again, &peer) && !again.has_ended());
+            peer = again;
+        }
     }
 
     /// From two threads of each at once.
