@@ -4,6 +4,7 @@
 pub mod cm;
 pub mod control;
 pub mod core;
+pub mod direct;
 pub mod frames;
 pub mod gate;
 pub mod hostcache;

@@ -43,4 +43,4 @@ macro_rules! targets {
     };
 }
 
-targets! { wire, verbs, frames, control, core, portal, gate, ring, rpc, msg, cm, hostcache }
+targets! { wire, verbs, frames, control, core, portal, gate, ring, rpc, msg, cm, hostcache, direct }

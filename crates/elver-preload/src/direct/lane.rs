@@ -158,7 +158,8 @@ impl LaneView {
                 return Err(Broken);
             }
             if head & 0xffff == SKIP {
-                if (rest as u64) > there {
+                // What is at the beginning leaves nothing out, so that this comes to its end.
+                if offset == 0 || (rest as u64) > there {
                     return Err(Broken);
                 }
                 *taken += rest as u64;
@@ -252,6 +253,15 @@ mod tests {
             there.took(taken);
             assert!(at.words as usize % WORDS <= AGAIN + 9);
         }
+    }
+
+    #[test]
+    fn who_leaves_all_out_is_found_out() {
+        let (here, of_here) = lane();
+        let layout = here.mapped.get();
+        layout.words[0].store(SKIP, Ordering::Relaxed);
+        layout.sent.0.store(WORDS as u64, Ordering::Relaxed);
+        assert_eq!(of_here.take(&mut 0, &mut [0; 64]), Err(Broken));
     }
 
     /// Whatever a peer has in his file, what is taken ends and stays inside.

@@ -6,6 +6,7 @@
 //! either QP is the device's alone to say.
 
 mod beside;
+pub(crate) mod fuzzed;
 mod hub;
 mod lane;
 mod mapped;

@@ -153,25 +153,25 @@ fn greet(socket: &OwnedFd, own: &Own<'_>, lane: OwnedFd) -> Result<(), Errno> {
 }
 
 /// What a greeting says: where the table begins in its process, the device's address, and the table.
-struct Greeting {
-    table_at: u64,
+pub(super) struct Greeting {
+    pub(super) table_at: u64,
     address: IpAddr,
-    view: View,
-    lane: LaneView,
+    pub(super) view: View,
+    pub(super) lane: LaneView,
     bell: OwnedFd,
 }
 
-fn hear(socket: &OwnedFd, pid: Pid) -> Result<Greeting, Refusal> {
+pub(super) fn hear(socket: &OwnedFd, pid: Pid) -> Result<Greeting, Refusal> {
     let mut greeting = [0; GREETING + 1];
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut control = RecvAncillaryBuffer::new(&mut room);
     let flags = RecvFlags::CMSG_CLOEXEC;
     let heard = recvmsg(socket, &mut [IoSliceMut::new(&mut greeting)], &mut control, flags)?;
-    let mut files = control.drain().flat_map(|message| match message {
+    let files = control.drain().flat_map(|message| match message {
         RecvAncillaryMessage::ScmRights(files) => files.collect::<Vec<_>>(),
         _ => Vec::new(),
     });
-    let files = [files.next(), files.next(), files.next()];
+    let files = <[OwnedFd; 3]>::try_from(files.collect::<Vec<_>>());
     let word = |at: usize| -> [u8; 8] { std::array::from_fn(|byte| greeting[at + byte]) };
     if heard.bytes == 0 {
         return Err(Refusal::Silent);
@@ -185,7 +185,7 @@ fn hear(socket: &OwnedFd, pid: Pid) -> Result<Greeting, Refusal> {
         return Err(Refusal::Version(Other { pid, magic }));
     }
     let whole = heard.bytes == GREETING && !heard.flags.contains(ReturnFlags::CTRUNC);
-    let [Some(table), Some(lane), Some(bell)] = files else { return Err(Refusal::Unknown) };
+    let Ok([table, lane, bell]) = files else { return Err(Refusal::Unknown) };
     if !whole || magic != MAGIC {
         return Err(Refusal::Unknown);
     }
@@ -200,7 +200,7 @@ fn hear(socket: &OwnedFd, pid: Pid) -> Result<Greeting, Refusal> {
 }
 
 /// Whether this process can reach that one's memory: its table begins as all do.
-fn probe(pid: Pid, table_at: u64) -> Result<(), Refusal> {
+pub(super) fn probe(pid: Pid, table_at: u64) -> Result<(), Refusal> {
     let mut found = [0_u8; 8];
     let local = libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: found.len() };
     let remote =

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use elver_soft::{SoftDevice, SoftMemory, now};
 use elver_verbs::{
-    AccessFlags, Device as _, Payload, PostError, Qp, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
+    AccessFlags, Device as _, Payload, PostError, Qp, SendFlags, SendOp, SendWr, Sge,
 };
 
 use super::hub::Hub;
@@ -224,7 +224,7 @@ impl<'a> Run<'a> {
 
     /// Takes a WR to be executed with others, if it may be.
     fn stage(&mut self, wr: &SendWr<'_>) -> Way {
-        let (RemoteAddr { addr, rkey }, access) = match wr.op {
+        let (remote, access) = match wr.op {
             SendOp::Read(remote) => (remote, AccessFlags::REMOTE_READ),
             SendOp::Write(remote) => (remote, AccessFlags::REMOTE_WRITE),
             _ => return Way::Packets,
@@ -257,9 +257,10 @@ impl<'a> Run<'a> {
         let granted = length.filter(|length| *length > 0).and_then(|length| {
             let door = self.door.as_ref()?;
             let pd = Door::admits(door, self.link.own, self.link.qpn, access)?;
-            let place = Place::of(rkey, &self.link.peer.view.look_up(Name::Region(rkey))?);
-            let offset = place.reach.grants(pd, rkey, addr, length.into(), access)?;
-            Some((length, place.address.wrapping_add(offset)))
+            let place =
+                Place::of(remote.rkey, &self.link.peer.view.look_up(Name::Region(remote.rkey))?);
+            let address = place.grants(pd, remote, length.into(), access)?;
+            Some((length, address))
         });
         let Some((length, address)) = granted else {
             stage.local.truncate(pieces);

@@ -36,7 +36,7 @@ struct Entry {
 struct Word(AtomicU64);
 
 #[repr(C)]
-struct Layout {
+pub(crate) struct Layout {
     magic: AtomicU64,
     /// Odd while this process may be reaching into a peer's memory.
     epoch: Word,

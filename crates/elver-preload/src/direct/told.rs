@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use elver_soft::Reach;
-use elver_verbs::AccessFlags;
+use elver_verbs::{AccessFlags, RemoteAddr};
 
 /// Words of an entry behind its number.
 pub(crate) type Rest = [u64; 6];
@@ -75,6 +75,20 @@ impl Place {
             address: words[3],
         }
     }
+
+    /// Where in its process an access through a QP of `pd` begins, if it lies within the region, and that within memory.
+    #[inline]
+    pub(crate) fn grants(
+        &self,
+        pd: u32,
+        remote: RemoteAddr,
+        length: u64,
+        access: AccessFlags,
+    ) -> Option<u64> {
+        let offset = self.reach.grants(pd, remote.rkey, remote.addr, length, access)?;
+        let first = self.address.checked_add(offset)?;
+        first.checked_add(length).map(|_| first)
+    }
 }
 
 #[cfg(test)]
@@ -121,5 +135,18 @@ mod tests {
             assert_eq!(grants(pd, rkey, va, length), None, "{pd} {rkey:#x} {va:#x} {length}");
         }
         assert_eq!(reach.grants(3, 0x705, 0x1008, 8, AccessFlags::REMOTE_WRITE), None);
+    }
+
+    #[test]
+    fn a_region_that_is_told_to_lie_beyond_all_memory_is_not_reached() {
+        let access = AccessFlags::REMOTE_READ;
+        let reach = Reach { rkey: 0x705, pd: 3, base: 0x1000, length: 1 << 32, access };
+        let remote = RemoteAddr { addr: 0x1800, rkey: 0x705 };
+        let first = |address| Place { reach, address }.grants(3, remote, 8, access);
+        assert_eq!(first(0x7000), Some(0x7800));
+        for beyond in 0..=0x808 {
+            let found = first(u64::MAX - beyond);
+            assert_eq!(found, (beyond == 0x808).then_some(u64::MAX - 8), "{beyond}");
+        }
     }
 }
