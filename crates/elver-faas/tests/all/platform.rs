@@ -282,10 +282,15 @@ impl Platform {
         std::fs::set_permissions(&code, Permissions::from_mode(0o755)).unwrap();
         std::fs::write(code.join("handlers.py"), HANDLERS).unwrap();
         let state = directory.path().join("state");
-        // Some leave requests that hang.
-        let drain = if platform.contains("drain_s") { "" } else { "drain_s = 0\n" };
-        let text =
-            format!("[platform]\nstate = {state:?}\n{drain}{platform}\n{owners_and_functions}");
+        // Some leave requests that hang; and a machine that runs all tests may take its time to start one.
+        let else_has = |key: &str, line| if platform.contains(key) { "" } else { line };
+        let (drain, patience) = (
+            else_has("drain_s", "drain_s = 0\n"),
+            else_has("init_timeout_s", "init_timeout_s = 60\n"),
+        );
+        let text = format!(
+            "[platform]\nstate = {state:?}\n{drain}{patience}{platform}\n{owners_and_functions}"
+        );
         let text = text.replace("@CODE@", code.to_str().unwrap());
         std::fs::write(directory.path().join("config.toml"), text).unwrap();
         let process = launch(directory.path());
