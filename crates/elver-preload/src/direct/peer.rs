@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg,
+    SendAncillaryMessage, SendFlags, Shutdown, recv, recvmsg, send, sendmsg, shutdown,
 };
 use rustix::process::{Pid, geteuid};
 
@@ -268,7 +268,13 @@ impl Peer {
         let peer = admit(Peer::new(socket, pid, lane, greeting)?)?;
         greet(&peer.socket, own, file)?;
         let mut ready = [0; READY.len() + 1];
-        if recv(&peer.socket, &mut ready, RecvFlags::empty())?.0 != READY.len() {
+        let mut said = recv(&peer.socket, &mut ready, RecvFlags::empty());
+        if said.is_err() {
+            // It may have said so just now, and reach for this one's memory already; from here on it cannot.
+            shutdown(&peer.socket, Shutdown::Read)?;
+            said = recv(&peer.socket, &mut ready, RecvFlags::DONTWAIT);
+        }
+        if said?.0 != READY.len() {
             return Err(Refusal::Silent);
         }
         peer.open()
@@ -336,6 +342,27 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The kernel's word, on which [`Peer::answer`] relies.
+    #[test]
+    fn who_is_ready_in_the_last_moment_is_heard_or_knows_that_it_is_not() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        for in_time in [true, false] {
+            let (here, there) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+            if in_time {
+                send(&there, READY, SendFlags::NOSIGNAL).unwrap();
+            }
+            shutdown(&here, Shutdown::Read).unwrap();
+            let heard = recv(&here, &mut [0; 8], RecvFlags::DONTWAIT).map(|(_, len)| len);
+            assert_eq!(heard, Ok(if in_time { READY.len() } else { 0 }));
+            assert_eq!(send(&there, READY, SendFlags::NOSIGNAL), Err(Errno::PIPE));
+            // It takes nobody for ended.
+            let mut socket = [PollFd::new(&there, PollFlags::HUP)];
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            assert_eq!(poll(&mut socket, Some(&now)), Ok(0));
+        }
+    }
 
     #[test]
     fn another_version_has_a_sentence() {
