@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use elver_node::config::Config;
-use elver_node::{Node, NodeError, NodeThread};
+use elver_node::{Node, NodeError, NodeThread, Status};
 use elver_portal::Listener;
 use elver_soft::SoftError;
 use elver_verbs::Gid;
@@ -153,6 +153,14 @@ impl TestNode {
             Node::open(config.clone(), Some(listener))
         });
         TestNode { path, gid: Gid::from(address), thread: node.spawn().unwrap() }
+    }
+
+    /// How it is. One that gets no core is late to say.
+    ///
+    /// # Panics
+    /// If it does not say: it has ended.
+    pub fn status(&self) -> Status {
+        wait_for("a node to say how it is", || self.thread.status())
     }
 }
 

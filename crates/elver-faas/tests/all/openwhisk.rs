@@ -533,7 +533,7 @@ def main(args):
     let gid = node.gid.to_string();
     let value = json!({"code": READ, "env": {"ELVER_DESTINATIONS": gid}});
     assert_eq!(action.init(value).0, 200);
-    let count = |name: &str| node.thread.status().unwrap().engine[&format!("heirs_{name}")];
+    let count = |name: &str| node.status().engine[&format!("heirs_{name}")];
     for _ in 0..3 {
         wait_for("four sessions to be free", || (count("free") == 4).then_some(()));
         let event = json!({"to": gid, "address": region.addr(), "rkey": region.rkey()});

@@ -219,7 +219,7 @@ fn a_function_of_lambda_runtime_has_rdma_by_a_session_of_its_own() {
     let functions = functions(62_226, &[("reads", &destinations)]);
     let mut platform = store.platform(&functions);
     put(&platform);
-    let sessions = || store.node.thread.status().unwrap().sessions.len();
+    let sessions = || store.node.status().sessions.len();
     let before = sessions();
     for expected in [Start::Cold, Start::Reuse, Start::Reuse] {
         let (start, answer) = platform.answer("reads", store.event(json!({})));

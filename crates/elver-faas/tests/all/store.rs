@@ -85,7 +85,7 @@ impl Store {
 
     /// What the node has now, of this store and of all others; also sessions that are ready and that nobody has taken over.
     pub fn held(&self) -> Held {
-        let status = self.node.thread.status().unwrap();
+        let status = self.node.status();
         let users = &status.users;
         Held {
             open: status.sessions.len() as u64,
@@ -122,12 +122,12 @@ impl Store {
 
     /// VQPs that are connected to the node itself.
     pub fn connected(&self) -> usize {
-        let status = self.node.thread.status().unwrap();
+        let status = self.node.status();
         let there = Some(self.node.gid.to_ip());
         status.vqps.iter().filter(|vqp| vqp.state == "connected" && vqp.peer == there).count()
     }
 
     pub fn count(&self, name: &str) -> u64 {
-        self.node.thread.status().unwrap().engine[&format!("heirs_{name}")]
+        self.node.status().engine[&format!("heirs_{name}")]
     }
 }
