@@ -1,6 +1,8 @@
 //! What an operator sees in trouble: a node that has gone or hangs, a disk that is full, a strict umask.
 
 mod common;
+#[path = "operator/functions.rs"]
+mod functions;
 
 use std::fs::{self, File, Permissions};
 use std::io::Read;

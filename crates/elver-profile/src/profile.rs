@@ -470,7 +470,7 @@ mod tests {
         seen.system_calls.insert((call, "openat".into()), spent);
         let told = |watch| Told { watch, seen: &seen };
         let one = HostCache { kernel: b"6.1".to_vec(), ..HostCache::default() };
-        let watch = Watch { stop_ns: 700, ..Watch::default() };
+        let watch = Watch { stop_ns: 700 };
         let said = as_json(&args, &told(Ok(&watch)), &Times::default(), &[one], true);
         let row = json!({
             "call": "ibv_open_device", "name": null, "count": 2, "us": 9.0, "kernel_us": 4.0, "system_calls": 6

@@ -202,7 +202,7 @@ impl Lines {
         for _ in 0..self.threads.len().min(LOOKS_MAX) {
             let Some(account) = self.threads.pop_front() else { return false };
             let is_idle = |line: &Line| line.left.load(Ordering::Relaxed) == 0;
-            if self.of.get(&account).is_some_and(|line| is_idle(line)) {
+            if self.of.get(&account).is_some_and(is_idle) {
                 let line = self.of.remove(&account);
                 self.standing -= usize::from(line.is_some_and(|line| line.stands));
                 if self.has_room() {

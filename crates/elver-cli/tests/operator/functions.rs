@@ -1,16 +1,15 @@
 //! `elver faas` as its operator uses it: a configuration that is checked and served, functions that are invoked and listed.
 
-mod common;
-
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
 
-use common::{elver, is_root, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+use crate::common::{elver, is_root, run};
 
 const HANDLERS: &str = "\
 def doubled(event, context):
