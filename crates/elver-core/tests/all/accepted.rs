@@ -213,9 +213,8 @@ fn a_long_message_of_a_forgotten_peer_holds_no_other_up() {
     cluster.connect(3, short, 4, 7);
     let inline = Payload::Inline(b"hello");
     cluster.post(3, short, &[SendWr { payload: inline, ..wr(1, SendOp::Send, &[]) }]);
-    cluster.until("the other one waits", |cluster| {
-        cluster.nodes[4].core.stats().messages_held == 2
-    });
+    cluster
+        .until("the other one waits", |cluster| cluster.nodes[4].core.stats().messages_held == 2);
     let gid = cluster.nodes[2].core.gid();
     assert!(cluster.nodes[4].core.peers().all(|peer| peer.gid != gid), "it is forgotten");
     cluster.recv(4, server, 2, &[room.sge(0, 32 << 10)]);
