@@ -66,8 +66,8 @@ pub fn lane(bytes: &[u8]) {
     let view = LaneView::new(copy(&hostile)).expect("a lane");
     let (own, own_file) = Lane::new().expect("a lane");
     let own_view = LaneView::new(own_file).expect("a lane");
-    // Near where the words come round, or where they begin.
-    let mut taken = u64::from(bytes.first().copied().unwrap_or_default()) * (words / 128);
+    // Before the words come round.
+    let mut taken = words - u64::from(bytes.first().copied().unwrap_or_default());
     let mut buf = vec![0; PACKET];
     let (mut sent, mut seen, mut told) = (Sent::default(), 0, 0);
     for (act, at, word) in steps(bytes) {
@@ -78,6 +78,8 @@ pub fn lane(bytes: &[u8]) {
             }
             2 | 3 => {
                 let at = if act & 0x80 == 0 { (taken + at % 64) % words } else { at % words };
+                // A packet's, or anything.
+                let word = if act & 0x40 == 0 { word & 0xff_0fff } else { word };
                 put(&hostile, WORDS + 8 * at, word);
             }
             4 | 5 => {
@@ -131,7 +133,10 @@ pub fn table(bytes: &[u8]) {
         };
         match act >> 1 & 7 {
             // What belongs there, so that what is behind it is looked at.
-            0 => put(&hostile, start + 8, 1 << 32 | number),
+            0 => {
+                put(&hostile, start + 8, 1 << 32 | number);
+                put(&hostile, start + 16, u64::from(access.bits()) << 32 | 3);
+            }
             1 => put(&hostile, 64 + 64 * (word & 1), word),
             nth => put(&hostile, start + 8 * u64::from(nth), word),
         }
@@ -145,9 +150,9 @@ pub fn table(bytes: &[u8]) {
         else {
             continue;
         };
-        let length = word & 0xffff;
-        let remote =
-            RemoteAddr { addr: place.reach.base.wrapping_add(word >> 16), rkey: place.reach.rkey };
+        let (offset, length) = (word & 0xff_ffff, at);
+        let addr = place.reach.base.wrapping_add(offset);
+        let remote = RemoteAddr { addr, rkey: place.reach.rkey };
         for pd in pd.into_iter().chain([place.reach.pd]) {
             if let Some(first) = place.grants(pd, remote, length, access) {
                 assert!(place.reach.access.contains(access) && place.reach.pd == pd);
