@@ -71,16 +71,10 @@ pub fn connect(
     Connecting::start(session, gid, port, options)?.wait(at_most)
 }
 
-/// After so long without an answer who has greeted greets again. The node of a listener that does not hear of this one's for
-/// some time, half a second by default, gives up the VQP back, and no answer goes without it; nobody tells that here.
-pub(crate) const AGAIN: Duration = Duration::from_secs(1);
-
 /// A pair of rings that is being connected. Dropped, it is given up.
 #[derive(Debug)]
 pub struct Connecting {
     vqp: Vqp,
-    /// When the greeting had arrived, until it goes again.
-    greeted: Option<Instant>,
     /// The listener.
     to: (Gid, u16),
     /// As long as the VQP is not connected.
@@ -108,8 +102,7 @@ impl Connecting {
         let bells = session.alloc(u64::from(BELLS * BELL_BYTES), AccessFlags::LOCAL_WRITE)?;
         let vqp = session.create_vqp(vqp_options)?;
         let asked = Some(vqp.qconnect_start(gid, port, by(options.policy))?);
-        let (to, memory) = ((gid, port), Some((memory, bells)));
-        Ok(Connecting { vqp, greeted: None, to, asked, memory, options })
+        Ok(Connecting { vqp, to: (gid, port), asked, memory: Some((memory, bells)), options })
     }
 
     /// The session.
@@ -123,7 +116,7 @@ impl Connecting {
         self.asked.as_ref()
     }
 
-    /// The pair, once, if the listener has answered. To be called each second as well, in case the answer was lost.
+    /// The pair, once, if the listener has answered.
     ///
     /// # Errors
     /// As [`connect`].
@@ -132,7 +125,7 @@ impl Connecting {
             if asked.poll().map_err(|error| unconnected(self.options.policy, error))?.is_none() {
                 return Ok(None);
             }
-            self.begin()?;
+            self.greet()?;
         }
         let mut wcs = [Wc::default()];
         while self.vqp.poll_cq(&mut wcs)? > 0 {
@@ -140,11 +133,7 @@ impl Connecting {
                 return Ok(Some(ends));
             }
         }
-        if let Some(failure) = self.vqp.failure() {
-            return Err(failure.into());
-        }
-        self.insist()?;
-        Ok(None)
+        self.vqp.failure().map_or(Ok(None), |failure| Err(failure.into()))
     }
 
     /// As [`Connecting::poll`], but waits, at most so long.
@@ -156,48 +145,24 @@ impl Connecting {
         let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if let Some(asked) = &self.asked {
             asked.wait(left()).map_err(|error| unconnected(self.options.policy, error))?;
-            self.begin()?;
+            self.greet()?;
         }
         loop {
-            let (mut wcs, left) = ([Wc::default()], left());
-            let slice = left.map_or(AGAIN, |left| left.min(AGAIN));
-            match self.vqp.wait_cq(&mut wcs, Some(slice)) {
-                Ok(_) => {
-                    if let Some(ends) = self.hear(wcs[0])? {
-                        return Ok(ends);
-                    }
-                }
-                Err(elver::Error::TimedOut) if left.is_none_or(|left| left > slice) => {}
-                Err(error) => return Err(error.into()),
+            let mut wcs = [Wc::default()];
+            self.vqp.wait_cq(&mut wcs, left())?;
+            if let Some(ends) = self.hear(wcs[0])? {
+                return Ok(ends);
             }
-            self.insist()?;
         }
     }
 
     /// The VQP is connected: says what is wanted.
-    fn begin(&mut self) -> Result<(), Error> {
+    fn greet(&mut self) -> Result<(), Error> {
         self.asked = None;
-        let (_, bells) = self.memory.as_ref().ok_or(MADE)?;
+        let (memory, bells) = self.memory.as_ref().ok_or(MADE)?;
         for bell in 0..BELLS {
             post_bell(&self.vqp, bells, bell.into())?;
         }
-        self.greet()
-    }
-
-    /// Says it again if it has arrived and was not answered for long: a listener that has it still takes it once, and one whose
-    /// end of this is gone makes another, which goes with the VQP.
-    fn insist(&mut self) -> Result<(), Error> {
-        match self.greeted {
-            Some(at) if at.elapsed() >= AGAIN => {
-                self.greeted = None;
-                self.greet()
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn greet(&self) -> Result<(), Error> {
-        let (memory, _) = self.memory.as_ref().ok_or(MADE)?;
         let place = memory.place();
         let Options { there, back, token, application, .. } = self.options;
         greet(&self.vqp, &Greeting::Hello { there, back, place, token, application })
@@ -212,7 +177,6 @@ impl Connecting {
         }
         wc.succeeded()?;
         if wc.opcode != WcOpcode::Recv {
-            self.greeted = Some(Instant::now());
             return Ok(None);
         }
         let mut bytes = [0; BELL_BYTES as usize];

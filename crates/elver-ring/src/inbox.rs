@@ -31,7 +31,7 @@ pub(crate) struct Inbox {
     bound: Vqp,
     memory: Mr,
     waiting: RefCell<VecDeque<Greeted>>,
-    /// Greetings of VQPs that have an end, or of which one waits, and of peers that are gone.
+    /// Greetings of VQPs that have an end, and of peers that are gone.
     dropped: Cell<u64>,
     /// Greetings beyond what may wait.
     crowded: Cell<u64>,
@@ -92,11 +92,6 @@ impl Inbox {
                 refuse(&message.source, Refusal::Closed);
                 continue;
             }
-            // Who waits greets again, in case he is not heard.
-            if self.waits(message.source.id()) {
-                self.dropped.set(self.dropped.get() + 1);
-                continue;
-            }
             // The session is called, so that nothing is borrowed.
             let peer = message.source.info().ok().and_then(|info| info.peer);
             let peer = peer.map(|(gid, _)| gid).unwrap_or_default();
@@ -110,11 +105,6 @@ impl Inbox {
             self.waiting.borrow_mut().push_back(Greeted { source, bytes, peer });
         }
         Ok(greeted)
-    }
-
-    /// Whether a VQP's greeting waits already.
-    fn waits(&self, vqp: u32) -> bool {
-        self.waiting.borrow().iter().any(|greeted| greeted.source.id() == vqp)
     }
 
     /// Whether one more of a node may wait.

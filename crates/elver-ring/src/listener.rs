@@ -67,8 +67,7 @@ pub struct ListenerCounters {
     pub beyond_share: u64,
     /// Of these, those that came while as many of their node waited as may: half of the 1,024 places that the other nodes leave.
     pub crowded: u64,
-    /// Messages of who is connected already that are no wakings, those of who waits already, and those of who was gone before its
-    /// turn.
+    /// Messages of who is connected already that are no wakings, and those of who was gone before its turn.
     pub dropped: u64,
 }
 

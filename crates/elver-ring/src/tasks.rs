@@ -7,7 +7,6 @@ use std::task::{Poll, ready};
 use elver::tokio::AsyncSession;
 
 use crate::carrier::Pause;
-use crate::connect::AGAIN;
 use crate::{Connecting, Ends, Error, Listener, Message, Receiver, Room, Sender, Wire};
 
 impl Receiver<Wire> {
@@ -133,9 +132,6 @@ impl Connecting {
     ///
     /// # Errors
     /// As [`Connecting::wait`].
-    ///
-    /// # Panics
-    /// As [`Wire::rest_async`].
     pub async fn wait_async(mut self, session: &AsyncSession) -> Result<Ends, Error> {
         loop {
             if let Some(asked) = self.asked() {
@@ -145,9 +141,7 @@ impl Connecting {
             if let Some(ends) = self.poll()? {
                 return Ok(ends);
             }
-            if let Ok(ready) = tokio::time::timeout(AGAIN, session.wait_ready()).await {
-                ready?;
-            }
+            session.wait_ready().await?;
             yield_now().await;
         }
     }

@@ -253,63 +253,6 @@ fn the_ninth_pair_of_one_node_waits_for_its_turn() {
     });
 }
 
-/// A node that stands still for so long that the other one gives up the way back to it has its pair when it goes on, or is
-/// told: what it has offered is offered again.
-#[test]
-fn who_stands_still_before_the_answer_is_answered_when_it_goes_on() {
-    let (meta, _other) = cluster(88);
-    let session = session_at(&meta);
-    let options = ListenerOptions { policy: Policy::Leased, ..ListenerOptions::default() };
-    let listener = Listener::bind(&session, 0, options).unwrap();
-    let (gid, port) = (meta.gid, listener.port());
-    let (go, goes) = mpsc::channel();
-    let (say, heard) = mpsc::channel();
-    std::thread::scope(|scope| {
-        // Gone with what fails here, so that nobody waits for it.
-        let (go, heard) = (go, heard);
-        scope.spawn(move || {
-            let node = EmbeddedNode::new(PLACE.driven(88, 3));
-            let session = node.session(SessionOptions::default()).unwrap();
-            let mut connecting =
-                Connecting::start(&session, gid, port, Options::default()).unwrap();
-            while goes.try_recv() == Err(mpsc::TryRecvError::Empty) {
-                node.poll();
-                assert!(connecting.poll().unwrap().is_none(), "nobody answers");
-            }
-            say.send(Ok(())).unwrap();
-            goes.recv().unwrap();
-            let connected = connecting.wait(WAIT).map(|mut ends| {
-                ends.sender.send(b"said", WAIT).unwrap();
-                ends.sender.finish(WAIT).unwrap();
-            });
-            say.send(connected).unwrap();
-        });
-        wait_for_offers(&meta, 1);
-        go.send(()).unwrap();
-        heard.recv().unwrap().unwrap();
-        wait_for("the way back to be given up", || {
-            assert!(listener.try_accept().unwrap().is_none());
-            (listener.counters().refused == 1).then_some(())
-        });
-        go.send(()).unwrap();
-        let mut pair = None;
-        let connected = wait_for("the offer to be answered", || {
-            pair = pair.take().or(listener.try_accept().unwrap());
-            if let Some(ends) = &mut pair
-                && let Some(said) = ends.receiver.try_recv().unwrap()
-            {
-                assert_eq!(said.to_vec(), b"said");
-            }
-            heard.try_recv().ok()
-        });
-        match connected {
-            Ok(()) => assert!(pair.is_some()),
-            Err(Error::Refused { reason: Refusal::Unreachable }) => {}
-            Err(error) => panic!("{error}"),
-        }
-    });
-}
-
 /// Listens by a policy, and answers nobody: it says when somebody is there, or is being answered.
 fn listen(session: &Session, policy: Policy) {
     let options = ListenerOptions { policy, ..ListenerOptions::default() };
