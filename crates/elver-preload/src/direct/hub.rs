@@ -411,8 +411,9 @@ pub(crate) mod tests {
                 connect(&socket, &name_of(first.own).unwrap()).unwrap();
                 socket
             });
-            send(&stranger, b"hello", SendFlags::NOSIGNAL).unwrap();
-            recv(&stranger, &mut [0; 8], rustix::net::RecvFlags::empty()).unwrap();
+            // Who waited for it in vain may have hung up.
+            let _ = send(&stranger, b"hello", SendFlags::NOSIGNAL);
+            let _ = recv(&stranger, &mut [0; 8], rustix::net::RecvFlags::empty());
             // The other one is awaited now, for a while; and the peer's process ends.
             let ended = second.peers().last().unwrap().clone();
             shutdown(&ended.socket, Shutdown::Both).unwrap();

@@ -44,7 +44,9 @@ pub(crate) enum Refusal {
     Version(Other),
     /// It does not speak as one with this library does.
     Unknown,
-    /// It has gone, or did not answer in time.
+    /// It has gone, or hung up.
+    Gone,
+    /// It did not answer in time.
     Silent,
     /// Both asked each other: it is met by what the other one asked.
     Crossed,
@@ -83,6 +85,7 @@ impl From<Errno> for Refusal {
         match error {
             Errno::PERM | Errno::ACCESS | Errno::NOSYS => Refusal::Forbidden,
             Errno::INVAL => Refusal::Unknown,
+            Errno::PIPE | Errno::CONNRESET | Errno::SRCH => Refusal::Gone,
             _ => Refusal::Silent,
         }
     }
@@ -174,7 +177,7 @@ pub(super) fn hear(socket: &OwnedFd, pid: Pid) -> Result<Greeting, Refusal> {
     let files = <[OwnedFd; 3]>::try_from(files.collect::<Vec<_>>());
     let word = |at: usize| -> [u8; 8] { std::array::from_fn(|byte| greeting[at + byte]) };
     if heard.bytes == 0 {
-        return Err(Refusal::Silent);
+        return Err(Refusal::Gone);
     }
     if heard.bytes == CROSSED.len() && greeting.starts_with(CROSSED) {
         return Err(Refusal::Crossed);
@@ -291,11 +294,13 @@ impl Peer {
     }
 
     fn open(self: Arc<Peer>) -> Result<Arc<Peer>, Refusal> {
-        // What was probed is who has the socket: that one is still there.
-        if self.has_ended() {
-            return Err(Refusal::Silent);
-        }
         self.closed.store(false, Ordering::Release);
+        // What was probed is who has the socket: that one is still there. Asked behind the store, or who found meanwhile that
+        // it is not would have closed it in vain.
+        if self.has_ended() {
+            self.close();
+            return Err(Refusal::Gone);
+        }
         Ok(self)
     }
 
@@ -362,6 +367,20 @@ mod tests {
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
             assert_eq!(poll(&mut socket, Some(&now)), Ok(0));
         }
+    }
+
+    /// Another process may have its address at once, and is asked.
+    #[test]
+    fn who_hangs_up_is_told_from_who_is_silent() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (here, there) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        drop(there);
+        let heard = hear(&here, rustix::process::getpid());
+        assert!(matches!(heard, Err(Refusal::Gone)));
+        let told = send(&here, READY, SendFlags::NOSIGNAL).unwrap_err();
+        assert!(matches!(Refusal::from(told), Refusal::Gone));
+        assert!(matches!(Refusal::from(Errno::AGAIN), Refusal::Silent));
     }
 
     #[test]

@@ -509,7 +509,8 @@ static void moves_itself(struct link *link)
 /* The end of a queue pair to a dead process: as its retries find out, or as its owner ends it. */
 static void end_link(struct link *link, struct slot *slot)
 {
-	int way = draw() % 8, joined = atomic_load(&told->connected[0]) == round_now;
+	/* To wait for all retries takes seconds: not often. */
+	int way = one_in(24) ? 0 : 1 + draw() % 7, joined = atomic_load(&told->connected[0]) == round_now;
 	double end = seconds() + PATIENCE;
 	link->ends = 1;
 	if (way == 0 && joined) {
@@ -618,8 +619,9 @@ static void survive(int victims, int direct)
 			drive_healthy(1);
 		lies_still(slots[1 - round_now % 2]);
 		/* The library's thread sees to that. The next one may come before, and have the address of the last. */
+		int waits = round_now == victims || one_in(2);
 		end = seconds() + PATIENCE;
-		while ((round_now == victims || one_in(2)) && (descriptors() != files || mappings("memfd:elver-") != shared)) {
+		while (waits && (descriptors() != files || mappings("memfd:elver-") != shared)) {
 			drive_healthy(1);
 			if (seconds() > end)
 				fprintf(stderr, "descriptors %d of %d, mappings %d of %d\n", descriptors(), files,
@@ -698,6 +700,13 @@ static void be_a_victim(enum phase phase, enum killer killer, int direct)
 	atomic_store(&told->pid, getpid());
 	int connects_late = one_in(2);
 	uint64_t operations_before = draw() % 150;
+	/* The address of one that has just ended, as often as not: there are two. */
+	char addresses[64];
+	pid_t parent = getppid();
+	snprintf(addresses, sizeof addresses, "127.40.%u.%u,127.41.%u.%u", parent >> 7 & 0xff, parent << 1 & 0xfe,
+		parent >> 7 & 0xff, parent << 1 & 0xfe);
+	if (one_in(2))
+		setenv("ELVER_ADDRESS", addresses, 1);
 	if (phase == OPENS)
 		be_killed(phase, killer);
 	open_device(&told->victim);
