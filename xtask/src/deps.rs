@@ -1,6 +1,7 @@
 //! `cargo xtask deps`: what the workspace is built of, by `deny.toml`: every crate has a licence that is
-//! allowed there, and comes from a registry that is; and what of it is published has a README. cargo-deny checks the same and more; to build it takes
-//! as long as a good part of CI, and its advisories want a network (`cargo xtask advisories` asks a checkout).
+//! allowed there, and comes from a registry that is; and what of it is published has a README. cargo-deny
+//! checks the licences and more; to build it takes as long as a good part of CI, and its advisories want a
+//! network (`cargo xtask advisories` asks a checkout).
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;

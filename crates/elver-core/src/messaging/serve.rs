@@ -67,6 +67,7 @@ impl<D: Device> Core<D> {
             // Nothing is connected to who sent it: its sender asks after it, and hears that nobody has it.
             if incoming.kind == Kind::Rendezvous && self.peers.get(peer).is_none() {
                 self.take_held(id, 0);
+                self.stats.messages_refused += 1;
                 continue;
             }
             if incoming.is_late(now) {

@@ -144,17 +144,22 @@ fn clients_have_vqps_of_their_own_whatever_peers_send() {
     scene.cluster.check();
 }
 
-/// A node that remembered as many peers as may be in use dropped the message of one more, which had been acknowledged by
-/// then: its sender was told success, and nothing else.
-#[test]
-fn who_finds_no_place_at_a_full_node_is_told() {
+/// Four nodes, and a fifth that remembers itself, the meta server, and one more.
+fn with_a_forgetful_node() -> Cluster {
     let mut cluster = Cluster::new(4, &config());
     let meta = cluster.nodes[0].core.serve_meta(100).unwrap();
-    // For itself, the meta server, and one more.
     cluster.add(5, Config { max_peers: 3, ..config() });
     cluster.register(4);
     let now = cluster.now();
     cluster.nodes[4].core.set_meta_servers(&[meta], now);
+    cluster
+}
+
+/// A node that remembered as many peers as may be in use dropped the message of one more, which had been acknowledged by
+/// then: its sender was told success, and nothing else.
+#[test]
+fn who_finds_no_place_at_a_full_node_is_told() {
+    let mut cluster = with_a_forgetful_node();
     let (server, own) = (cluster.bound(4, 7), cluster.vqp(4));
     cluster.connect(4, own, 1, 0);
     let (mut failed, mut refused) = (0, 0);
@@ -192,13 +197,7 @@ fn who_finds_no_place_at_a_full_node_is_told() {
 /// looked for who had sent it before it would give any other message to a receive: nothing came to the port any more.
 #[test]
 fn a_long_message_of_a_forgotten_peer_holds_no_other_up() {
-    let mut cluster = Cluster::new(4, &config());
-    let meta = cluster.nodes[0].core.serve_meta(100).unwrap();
-    // For itself, the meta server, and one more.
-    cluster.add(5, Config { max_peers: 3, ..config() });
-    cluster.register(4);
-    let now = cluster.now();
-    cluster.nodes[4].core.set_meta_servers(&[meta], now);
+    let mut cluster = with_a_forgetful_node();
     let (server, room) = (cluster.bound(4, 7), cluster.region(4, 32 << 10, ALL));
     cluster.recv(4, server, 1, &[room.sge(0, 64)]);
     let (long, bytes) = (cluster.vqp(2), cluster.region(2, 32 << 10, ALL));
@@ -219,6 +218,7 @@ fn a_long_message_of_a_forgotten_peer_holds_no_other_up() {
     assert!(cluster.nodes[4].core.peers().all(|peer| peer.gid != gid), "it is forgotten");
     cluster.recv(4, server, 2, &[room.sge(0, 32 << 10)]);
     assert_eq!(cluster.take_one(4).wc.byte_len, 5);
+    assert_eq!(cluster.nodes[4].core.stats().messages_refused, 1);
     // Its sender hears that it was not read.
     cluster.until("it is told", |cluster| {
         cluster.nodes[2].completions.iter().any(|done| done.wc.wr_id == 2)

@@ -19,6 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../common/draw.h"
+
 enum { PROCESSES = 128, QPS = 32, FIELD = 16 << 10, MESSAGE = 2048, RECEIVES = 8, USERS = 3, FIRST_USER = 12001 };
 /* What takes longer is a deadlock. */
 enum { PATIENCE = 280 };
@@ -85,7 +87,6 @@ static struct about {
 static struct told *told;
 static struct own *own;
 static int who = -1, processes, qps, operations;
-static uint64_t seed;
 static struct ibv_cq *cq;
 static struct ibv_mr *mr;
 
@@ -96,15 +97,6 @@ static struct ibv_mr *mr;
 			exit(1); \
 		} \
 	} while (0)
-
-static uint64_t draw(void)
-{
-	seed += 0x9e3779b97f4a7c15;
-	uint64_t z = seed;
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-	return z ^ (z >> 31);
-}
 
 static uint64_t sum_of(const unsigned char *bytes)
 {

@@ -21,6 +21,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../common/draw.h"
+
 enum { QPS = 3, FIELD = 80 << 10, MESSAGE = 8 << 10, RECEIVES = 8, MOST = 4, GUARD = 64, SCRATCH = 64 << 10 };
 /* Seconds. What takes longer does not end. */
 enum { PATIENCE = 60 };
@@ -87,7 +89,7 @@ static struct link {
 
 static const char *who = "parent";
 static int round_now;
-static uint64_t seed, operations;
+static uint64_t operations;
 static uint32_t ids;
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -102,15 +104,6 @@ static unsigned char *scratch;
 			exit(1); \
 		} \
 	} while (0)
-
-static uint64_t draw(void)
-{
-	seed += 0x9e3779b97f4a7c15;
-	uint64_t z = seed;
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-	return z ^ (z >> 31);
-}
 
 static int one_in(int n)
 {

@@ -20,6 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../common/draw.h"
+
 enum { SIZE = 1 << 20, DEPTH = 64 };
 #define RIGHTS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
@@ -30,7 +32,6 @@ static struct ibv_context *ctx;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
-static uint64_t seed;
 
 #define MUST(what) \
 	do { \
@@ -39,15 +40,6 @@ static uint64_t seed;
 			exit(1); \
 		} \
 	} while (0)
-
-static uint64_t draw(void)
-{
-	seed += 0x9e3779b97f4a7c15;
-	uint64_t z = seed;
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-	return z ^ (z >> 31);
-}
 
 static double seconds(void)
 {

@@ -227,6 +227,15 @@ fn a_wait_over_all_tells_each_that_has_something_until_it_is_empty() {
     assert_eq!(session.wait_ready(WAIT).unwrap().len(), 1);
 }
 
+/// A session that asks a port: its memory, and its VQP.
+fn asks(node: &TestNode, port: u16) -> (Session, Mr, Vqp) {
+    let session = sleepy(node);
+    let mr = session.alloc(64, ALL).unwrap();
+    let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+    vqp.qconnect(node.gid, port).unwrap();
+    (session, mr, vqp)
+}
+
 /// What becomes of an answer, and that who asked is gone, concerns nobody when the program has let go of the VQP back to him:
 /// told again and again, it would keep every wait from sleeping.
 #[test]
@@ -243,10 +252,7 @@ fn what_is_told_of_a_vqp_back_to_a_sender_that_nobody_holds_ends_no_wait() {
         }
     };
     for fails in [false, true] {
-        let asks = sleepy(&node);
-        let near = asks.alloc(64, ALL).unwrap();
-        let vqp = asks.create_vqp(VqpOptions::default()).unwrap();
-        vqp.qconnect(node.gid, port).unwrap();
+        let (asks, near, vqp) = asks(&node, port);
         bound.post_recv(&[RecvWr { wr_id: 1, sges: &[mr.sge(0, 8)] }]).unwrap();
         vqp.post_send(&[wr(2, SendOp::Send, &[near.sge(0, 8)])]).unwrap();
         let message = bound.wait_msgs(WAIT).unwrap().remove(0);
@@ -275,10 +281,7 @@ fn the_end_of_a_sender_whom_nobody_answers_any_more_ends_no_wait() {
     let port = bound.qbind(0).unwrap();
     let alone = node.thread.status().unwrap().vqps_total;
     for _ in 0..10 {
-        let asks = sleepy(&node);
-        let near = asks.alloc(64, ALL).unwrap();
-        let vqp = asks.create_vqp(VqpOptions::default()).unwrap();
-        vqp.qconnect(node.gid, port).unwrap();
+        let (asks, near, vqp) = asks(&node, port);
         bound.post_recv(&[RecvWr { wr_id: 1, sges: &[mr.sge(0, 8)] }]).unwrap();
         vqp.post_send(&[wr(2, SendOp::Send, &[near.sge(0, 8)])]).unwrap();
         drop(bound.wait_msgs(WAIT).unwrap());
@@ -296,12 +299,10 @@ fn the_end_of_a_sender_whom_nobody_answers_any_more_ends_no_wait() {
 #[test]
 fn a_vqp_back_to_a_sender_tells_who_holds_it_when_the_bound_one_has_gone() {
     let node = TestNode::start(config(232, 1));
-    let (session, asks) = (sleepy(&node), sleepy(&node));
-    let (mr, near) = (session.alloc(64, ALL).unwrap(), asks.alloc(64, ALL).unwrap());
+    let session = sleepy(&node);
+    let mr = session.alloc(64, ALL).unwrap();
     let bound = session.create_vqp(VqpOptions::default()).unwrap();
-    let port = bound.qbind(0).unwrap();
-    let vqp = asks.create_vqp(VqpOptions::default()).unwrap();
-    vqp.qconnect(node.gid, port).unwrap();
+    let (_asks, near, vqp) = asks(&node, bound.qbind(0).unwrap());
     vqp.post_recv(&[RecvWr { wr_id: 1, sges: &[near.sge(8, 8)] }]).unwrap();
     bound.post_recv(&[RecvWr { wr_id: 2, sges: &[mr.sge(0, 8)] }]).unwrap();
     vqp.post_send(&[wr(3, SendOp::Send, &[near.sge(0, 8)])]).unwrap();
