@@ -3,9 +3,9 @@
 use elver_rnic::{Rnic, Time};
 use elver_soft::SoftMemory;
 use elver_verbs::{
-    AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Device, DeviceAttr, Gid, Mr, MrInfo,
-    Mw, MwInfo, Pd, PortAttr, PostError, Qp, QpAttr, QpAttrMask, QpInit, QpMade, RecvWr, SendHead,
-    SendWr, Srq, SrqAttr, SrqInit, VerbsError, Wc,
+    AccessFlags, AddressVector, Ah, AsyncEvent, Cq, CqInit, Device, DeviceAttr, Gid, Intake, Mr,
+    MrInfo, Mw, MwInfo, Pd, PortAttr, PostError, Qp, QpAttr, QpAttrMask, QpInit, QpMade, RecvWr,
+    SendHead, SendWr, Srq, SrqAttr, SrqInit, VerbsError, Wc,
 };
 
 /// What its clock shows.
@@ -109,5 +109,9 @@ impl Device for Bare {
 
     fn progress(&mut self) -> bool {
         false
+    }
+
+    fn intake(&mut self) -> Intake {
+        Intake::Empty
     }
 }

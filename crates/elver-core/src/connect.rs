@@ -107,7 +107,9 @@ impl<D: Device> Core<D> {
         for gid in gids {
             match self.peer_of(*gid) {
                 None => self.warmed(warm, false),
-                Some(peer) if self.peers.get(peer).is_some_and(|entry| entry.record.is_some()) => {
+                Some(peer)
+                    if self.peers.get(peer).is_some_and(|entry| entry.sure_record().is_some()) =>
+                {
                     self.peers.rest(peer);
                     self.warmed(warm, true);
                 }

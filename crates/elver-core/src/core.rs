@@ -1,3 +1,4 @@
+mod heard;
 mod info;
 
 use alloc::boxed::Box;
@@ -8,6 +9,7 @@ use elver_control::{MRS_ADDR, NodeRecord, Terms, mrs_id, mrs_layout};
 use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{AccessFlags, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus};
 
+use self::heard::Heard;
 use crate::client::Client;
 use crate::client::accept::Accepts;
 use crate::client::ports::Ports;
@@ -90,8 +92,8 @@ pub struct Core<D: Device> {
     pub(crate) notes: Notes,
     /// Senders of whose messages one was refused.
     pub(crate) refusals: Refusals,
-    /// All that had arrived by then was taken from the device.
-    pub(crate) heard: Time,
+    /// Up to when all that had arrived was taken from the device.
+    pub(crate) heard: Heard,
     /// VQPs that wait for send slots.
     pub(crate) slot_waiters: VecDeque<VqpId>,
     pub(crate) ports: Ports,
@@ -175,7 +177,7 @@ impl<D: Device> Core<D> {
             turns: true,
             notes: Notes::default(),
             refusals: Refusals::default(),
-            heard: now,
+            heard: Heard::new(now),
             slot_waiters: VecDeque::new(),
             ports: Ports::default(),
             mrs: LocalMrs::new(config.max_mrs),
@@ -290,6 +292,8 @@ impl<D: Device> Core<D> {
     #[inline(never)]
     pub fn poll(&mut self, now: Time) -> bool {
         let mut busy = false;
+        // What it has found since the last poll it has found at a time that is not known here.
+        let _ = self.device.intake();
         let mut wcs = core::mem::take(&mut self.wcs);
         for _ in 0..BATCHES_MAX {
             // What was kept may bring another QP to its end: what that leaves is older, too, than what
@@ -313,13 +317,11 @@ impl<D: Device> Core<D> {
             // Notes come before VQPs that wait for slots.
             self.apply(now);
             self.serve_slot_waiters(now);
-            if count < BATCH {
-                self.heard = now;
-                if self.links.kept.is_empty() {
-                    break;
-                }
+            if count < BATCH && self.links.kept.is_empty() {
+                break;
             }
         }
+        self.heard.take(self.device.intake(), now);
         self.wcs = wcs;
         self.store.flush(now);
         busy | self.attend(now)

@@ -5,6 +5,7 @@ pub(crate) mod guesses;
 mod known;
 pub(crate) mod lookups;
 pub(crate) mod meta;
+pub(crate) mod news;
 mod own_table;
 pub(crate) mod peer;
 pub(crate) mod served;

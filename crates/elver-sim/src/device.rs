@@ -3,8 +3,8 @@ use std::rc::Rc;
 
 use elver_rnic::{Config, Counters, DropReason, MAX_PACKET, Rnic};
 use elver_verbs::{
-    AccessFlags, Cq, Device, Mr, MrInfo, Pd, PostError, Qp, QpAttr, QpMade, QpState, QpType,
-    SendWr, Time, VerbsError, Wc,
+    AccessFlags, Cq, Device, Intake, Mr, MrInfo, Pd, PostError, Qp, QpAttr, QpMade, QpState,
+    QpType, SendWr, Time, VerbsError, Wc,
 };
 
 use crate::errands::Errands;
@@ -42,6 +42,8 @@ pub struct SimDevice {
     sleeps: Option<Time>,
     /// When its driver looked for packets last, by the network's clock.
     looked_at: Time,
+    /// What was taken of what has arrived since that was asked last.
+    intake: Intake,
     step: u64,
     errands: Errands,
 }
@@ -70,6 +72,7 @@ impl SimDevice {
             step,
             sleeps,
             looked_at: Time::ZERO,
+            intake: Intake::Behind,
             errands,
         })
     }
@@ -179,6 +182,7 @@ impl SimDevice {
             sleeps,
             step,
             looked_at,
+            intake,
             ..
         } = self;
         let net = &mut *net.borrow_mut();
@@ -202,6 +206,7 @@ impl SimDevice {
             packets += 1;
         }
         rnic.caught_up(now);
+        *intake = Intake::Empty;
         *looked_at = net.now;
         let due = rnic.poll_timeout().is_some_and(|due| due <= now);
         if due {
@@ -340,5 +345,9 @@ impl Device for SimDevice {
 
     fn progress(&mut self) -> bool {
         self.drive()
+    }
+
+    fn intake(&mut self) -> Intake {
+        std::mem::take(&mut self.intake)
     }
 }

@@ -4,6 +4,18 @@ use crate::{
     Wc, qp_state,
 };
 
+/// How much of what has arrived at a device was taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Intake {
+    /// What had arrived before may wait still.
+    #[default]
+    Behind,
+    /// All was taken that had arrived when it was last [`Intake::Past`] or [`Intake::Empty`], and more came meanwhile.
+    Past,
+    /// There was a moment at which nothing waited.
+    Empty,
+}
+
 /// Something that offers verbs: the software RNIC in real or virtual time, or hardware.
 ///
 /// One owner drives a device; calls never block. A software device makes progress in
@@ -324,6 +336,10 @@ pub trait Device {
 
     /// Drives a software device: sends, receives, timers. Returns whether anything happened.
     fn progress(&mut self) -> bool;
+
+    /// How much of what has arrived was taken since this was asked last: whoever calls a peer silent must know that
+    /// nothing of its waits here.
+    fn intake(&mut self) -> Intake;
 }
 
 /// What a CQ is created with.

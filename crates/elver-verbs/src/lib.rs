@@ -37,7 +37,7 @@ mod wr_shape;
 
 pub use access::AccessFlags;
 pub use caps::{AtomicCap, DeviceAttr, PortAttr, PortState, TransportCaps};
-pub use device::{CqInit, Device, MrInfo, MwInfo, SrqAttr, SrqInit};
+pub use device::{CqInit, Device, Intake, MrInfo, MwInfo, SrqAttr, SrqInit};
 pub use error::{ObjectKind, PostError, VerbsError};
 pub use event::AsyncEvent;
 pub use gid::{Gid, GidParseError, InGroups};

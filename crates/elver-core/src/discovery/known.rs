@@ -1,7 +1,7 @@
 //! What is known of peers, and which ways lead to them.
 
 use elver_control::{ControlAddr, NodeRecord};
-use elver_verbs::{AddressVector, Ah, Class, Device, Gid, Policy, VerbsError, Via};
+use elver_verbs::{AddressVector, Ah, Class, Device, Gid, Policy, Time, VerbsError, Via};
 
 use crate::Core;
 use crate::VqpId;
@@ -117,8 +117,8 @@ impl<D: Device> Core<D> {
             _ if entry.rc[class as usize].is_some() => Some(Via::Rc),
             Policy::Lite => None,
             Policy::Shared | Policy::RpcMeta => {
-                let over_dc = |record: &NodeRecord| self.pool.dct.is_some() && record.has_dc();
-                entry.record.as_ref().filter(|record| over_dc(record)).map(|_| Via::DcCached)
+                let over_dc = |record: &&NodeRecord| self.pool.dct.is_some() && record.has_dc();
+                entry.sure_record().filter(over_dc).map(|_| Via::DcCached)
             }
         }
     }
@@ -179,6 +179,15 @@ impl<D: Device> Core<D> {
                 entry.before = None;
             }
             entry.set_record(None);
+        }
+    }
+
+    /// A peer was looked up. If something else was told of it lately who waited goes on with that, and who
+    /// connects next asks anew: the table may be late.
+    pub(crate) fn weigh(&mut self, peer: PeerId, found: NodeRecord, now: Time) {
+        let is_server = self.is_meta_server(peer);
+        if let Some(entry) = self.peers.get_mut(peer) {
+            entry.doubted = !is_server && self.lookups.news.disputes(entry.gid, found, now);
         }
     }
 

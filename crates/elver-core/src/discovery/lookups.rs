@@ -19,6 +19,7 @@ use crate::discovery::lookups::nodes::NodeLookups;
 use crate::discovery::lookups::regions::MrLookups;
 use crate::discovery::lookups::turns::Region;
 use crate::discovery::lookups::warms::Warms;
+use crate::discovery::news::News;
 use crate::discovery::peer::Waiter;
 use crate::discovery::servers::Servers;
 use crate::ids::{OpId, PeerId};
@@ -29,6 +30,8 @@ use crate::pool::create::READ_BUFFER_BYTES;
 pub(crate) struct Lookups {
     /// The meta servers and their tables of nodes.
     pub(crate) servers: Servers,
+    /// What was told of nodes lately.
+    pub(crate) news: News,
     nodes: NodeLookups,
     /// Connects that wait.
     pub(crate) waiting: u32,
@@ -47,6 +50,7 @@ impl Lookups {
     pub(crate) fn new(buffers: u32) -> Lookups {
         Lookups {
             servers: Servers::default(),
+            news: News::default(),
             nodes: NodeLookups::default(),
             waiting: 0,
             attempts: 0,
@@ -74,7 +78,7 @@ impl Lookups {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        (self.nodes.bytes() + self.mrs.bytes()) as u64
+        (self.nodes.bytes() + self.mrs.bytes()) as u64 + self.news.bytes()
     }
 }
 

@@ -55,6 +55,7 @@ impl<D: Device> Core<D> {
         if let Some(record) = record {
             self.peer_heard((gid, record.control_qpn), now);
         }
+        self.lookups.news.told(gid, record, now);
         let Some(peer) = self.peers.find(&gid) else { return };
         if gid == self.gid || self.is_meta_server(peer) {
             return;
@@ -70,7 +71,7 @@ impl<D: Device> Core<D> {
         if entry.record.is_some() && entry.record != record {
             entry.set_record(record);
         }
-        entry.doubted |= entry.record.is_none();
+        entry.doubted = entry.record.is_none();
         if anew {
             self.forget_regions(peer);
         }

@@ -84,7 +84,7 @@ pub(crate) struct Peer {
     pub(crate) control: Option<(u32, u32)>,
     /// When a packet last caused a look-up of it.
     pub(crate) refreshed: Option<Time>,
-    /// It is said to be gone, or has not answered there: who connects asks a meta server first.
+    /// It is said to be gone or to be another, or has not answered there: who connects asks a meta server first.
     pub(crate) doubted: bool,
     /// Operations posted to it, and their bytes.
     pub(crate) ops: u64,
@@ -296,6 +296,11 @@ impl Peer {
     /// Whether it is being looked up, or waits for its turn.
     pub(crate) fn is_looked_up(&self) -> bool {
         self.lookup != PeerLookup::None
+    }
+
+    /// Its record, if nothing speaks against that.
+    pub(crate) fn sure_record(&self) -> Option<&NodeRecord> {
+        self.record.as_ref().filter(|_| !self.doubted)
     }
 
     /// What the peer's record is, if somebody says that it is this one: nobody is again what he was.

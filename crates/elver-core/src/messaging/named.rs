@@ -24,7 +24,7 @@ impl<D: Device> Core<D> {
 
     /// Until when a message that arrives now, or that its sender vouches for now, may be read.
     pub(crate) fn may_read_until(&self) -> Time {
-        self.heard.saturating_add_ns(READ_NS)
+        self.heard.until().saturating_add_ns(READ_NS)
     }
 
     /// From when on nobody reads a message that nobody vouches for after `now`: it may have got its

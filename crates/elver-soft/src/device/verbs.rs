@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use elver_memory::SoftMemory;
 use elver_rnic::{MrChange, Time};
 use elver_verbs::{
-    AccessFlags, AddressVector, Ah, Cq, Device, Gid, Mr, MrInfo, MwInfo, Pd, PostError, Qp, QpAttr,
-    QpMade, SendFlags, SendOp, SendWr, Srq, SrqInit, VerbsError, Wc, Xrcd,
+    AccessFlags, AddressVector, Ah, Cq, Device, Gid, Intake, Mr, MrInfo, MwInfo, Pd, PostError, Qp,
+    QpAttr, QpMade, SendFlags, SendOp, SendWr, Srq, SrqInit, VerbsError, Wc, Xrcd,
 };
 
 use super::SoftDevice;
@@ -304,5 +304,9 @@ impl Device for SoftDevice {
 
     fn progress(&mut self) -> bool {
         self.drive()
+    }
+
+    fn intake(&mut self) -> Intake {
+        std::mem::take(&mut self.intake)
     }
 }

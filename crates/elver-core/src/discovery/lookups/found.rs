@@ -125,7 +125,10 @@ impl<D: Device> Core<D> {
         entry.lookup = PeerLookup::None;
         let mut waiting = core::mem::take(&mut entry.waiting);
         match &found {
-            Ok(record) => self.learn(peer, *record, now),
+            Ok(record) => {
+                self.learn(peer, *record, now);
+                self.weigh(peer, *record, now);
+            }
             Err(ConnectError::NoSuchNode { .. }) if !self.is_meta_server(peer) => self.doubt(peer),
             Err(_) => {}
         }

@@ -206,8 +206,13 @@ impl<D: Device> Core<D> {
                 self.links.sweep_soon(now);
             }
         }
+        // Its peer may have given up what it has asked for. Who waits for it here has time left then to ask
+        // for another.
+        let waiting = &self.links.waiting;
         let silent = |link: &RcLink| {
-            link.state == LinkState::Listening && now.ns_since(link.since) >= SILENCE_NS
+            let waited_for = waiting.is_waited_for(link.peer, link.class);
+            let bound = if waited_for { SILENCE_NS / 2 } else { SILENCE_NS };
+            link.state == LinkState::Listening && now.ns_since(link.since) >= bound
         };
         let silent: Vec<LinkId> = self.links.rc.matching(silent).collect();
         for id in silent {

@@ -92,6 +92,11 @@ impl Waiting {
         self.is_wanted.contains(&(peer, class))
     }
 
+    /// Whether connects wait for a shared link to a peer.
+    pub(super) fn is_waited_for(&self, peer: PeerId, class: Class) -> bool {
+        self.connects.contains_key(&(peer, class))
+    }
+
     /// Whether links to a peer were lost, or refused, and others will be asked for.
     pub(super) fn has_lost_any(&self, peer: PeerId) -> bool {
         self.lost.iter().any(|(lost, _)| *lost == peer)

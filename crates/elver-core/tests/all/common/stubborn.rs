@@ -141,5 +141,6 @@ impl Device for Stubborn {
         &mut post_recv(qp: Qp, wrs: &[RecvWr<'_>]) -> Posted;
         &mut poll_async_event() -> Option<AsyncEvent>;
         &mut progress() -> bool;
+        &mut intake() -> Intake;
     }
 }
