@@ -79,6 +79,8 @@ const OUTGOING_MAX: usize = 1_024;
 pub struct Control {
     config: ControlConfig,
     calls: HashMap<u64, Call, FxBuildHasher>,
+    /// Of these, such as end RC QPs.
+    closes: usize,
     /// Peers that there are calls to.
     peers: HashMap<ControlAddr, Peer, FxBuildHasher>,
     /// Peers with calls that wait, the one that has its turn next first.
@@ -202,12 +204,18 @@ impl Peer {
     }
 }
 
+/// Whether a request ends an RC QP: of these there are two for each at most.
+fn closes(request: &Request) -> bool {
+    matches!(request, Request::RcClose { .. } | Request::RcFate { .. })
+}
+
 impl Control {
     /// One without calls.
     pub fn new(config: ControlConfig) -> Control {
         Control {
             config,
             calls: HashMap::default(),
+            closes: 0,
             peers: HashMap::default(),
             turns: VecDeque::new(),
             flying: 0,
@@ -232,9 +240,9 @@ impl Control {
         rng: &mut Rng,
         now: Time,
     ) -> Option<u64> {
-        // These are two for each RC QP at most, and end it.
-        let close = matches!(request, Request::RcClose { .. } | Request::RcFate { .. });
-        if !close && self.calls.len() >= self.config.calls_max + self.config.waiting_max {
+        let close = closes(&request);
+        let (waiting, limit) = self.load();
+        if !close && waiting >= limit {
             return None;
         }
         let mut id = rng.next_u64();
@@ -255,6 +263,7 @@ impl Control {
             timer: now,
         };
         self.calls.insert(id, call);
+        self.closes += usize::from(close);
         let peer = self.peers.entry(to).or_default();
         peer.calls += 1;
         if close {
@@ -349,10 +358,12 @@ impl Control {
         }
     }
 
-    /// Requests of ours that have not ended, and how many there may be.
+    /// Requests of ours that have not ended, and how many there may be; those that end RC QPs do not count: they
+    /// wait for nobody.
     pub fn load(&self) -> (u32, u32) {
         let limit = self.config.calls_max + self.config.waiting_max;
-        (self.calls.len() as u32, u32::try_from(limit).unwrap_or(u32::MAX))
+        let waiting = self.calls.len() - self.closes;
+        (waiting as u32, u32::try_from(limit).unwrap_or(u32::MAX))
     }
 
     /// Requests of ours that have not ended.
@@ -495,6 +506,9 @@ impl Control {
         let Some(call) = self.calls.remove(&id) else {
             return bug!("a call ends that has ended");
         };
+        if closes(&call.request) {
+            count_off!(self.closes, 1);
+        }
         self.timers.remove(&(call.timer, id));
         self.done.push_back(Done { token: call.token, answer });
         if call.state == CallState::Flying {

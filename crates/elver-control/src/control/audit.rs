@@ -46,6 +46,10 @@ impl Control {
         if waiting > 0 && flying < self.config.calls_max {
             return Err(format!("{waiting} calls wait for room that is there"));
         }
+        let closing = self.calls.values().filter(|call| super::closes(&call.request)).count();
+        if closing != self.closes {
+            return Err(format!("calls that close: {closing}, counted as {}", self.closes));
+        }
         let connects = tickets.iter().filter(|ticket| ticket.connect).count();
         if connects != self.connects {
             let counted = self.connects;

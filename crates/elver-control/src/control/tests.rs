@@ -88,6 +88,31 @@ fn a_close_waits_for_no_turn() {
     }
 }
 
+/// A node that has gone had many RC QPs, and others are connected to meanwhile.
+#[test]
+fn closes_take_no_place_of_what_waits() {
+    let config = ControlConfig { calls_max: 1, waiting_max: 1, ..CONFIG };
+    let (mut a, mut rng) = (Control::new(config), Rng::new(1));
+    for token in 0..9 {
+        let close = Request::RcClose { qpn: token as u32, peer_qpn: 8 };
+        a.call(B, close, token, &mut rng, Time(0)).unwrap();
+    }
+    assert_eq!(a.load(), (0, 2));
+    let other = ControlAddr { gid: Gid([3; 16]), ..B };
+    for token in 9..11 {
+        a.call(other, connect(5), token, &mut rng, Time(0)).unwrap();
+    }
+    assert_eq!((a.call(other, connect(5), 11, &mut rng, Time(0)), a.load()), (None, (2, 2)));
+    assert_eq!(a.audit(11, &[]), Ok(11));
+    // They end, and are counted off.
+    while a.calls() > 0 {
+        let due = a.poll_timeout().unwrap();
+        assert!(due < Time(9_000_000_000));
+        a.handle_timeout(&mut rng, due);
+    }
+    assert_eq!((a.load(), a.audit(0, &[])), ((0, 2), Ok(0)));
+}
+
 #[test]
 fn a_request_is_done_once_and_answered_each_time() {
     let (mut a, mut b, mut rng) = (control(), control(), Rng::new(1));

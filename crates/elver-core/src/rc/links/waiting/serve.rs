@@ -7,10 +7,11 @@ use elver_verbs::{Class, Device, Time, WcStatus};
 
 use crate::VqpId;
 use crate::ids::PeerId;
-use crate::rc::link::Purpose;
+use crate::rc::link::{Purpose, RcLink};
 use crate::rc::links::SILENCE_NS;
 use crate::rc::links::waiting::{STALE_MAX, Unasked, Waiter};
 use crate::vqp::Vqp;
+use crate::vqp::phase::Phase;
 use crate::{ConnectError, Core};
 
 impl<D: Device> Core<D> {
@@ -95,9 +96,14 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// Whether leased links are on the way out.
+    /// Whether leased links are on the way out, or go with VQPs that do: those have work in flight still.
     fn lease_room_comes(&self) -> bool {
-        self.links.rc.leases_ending() > 0 || !self.links.ended_leases.is_empty()
+        let ends =
+            |vqp: &VqpId| self.vqps.get(*vqp).is_some_and(|vqp| vqp.phase == Phase::Destroyed);
+        let goes = |link: &RcLink| matches!(&link.purpose, Purpose::Leased(Some(vqp)) if ends(vqp));
+        self.links.rc.leases_ending() > 0
+            || !self.links.ended_leases.is_empty()
+            || self.links.rc.matching(goes).next().is_some()
     }
 
     /// What a connect is told that no link was asked for.
