@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::common::virtual_time::Nodes;
 use elver_core::*;
-use elver_verbs::{Gid, Payload, SendFlags, SendOp, SendWr, Sge, Time};
+use elver_verbs::{Gid, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Time, Wc};
 
 /// A round trip of the simulated network, with what nodes need for the processing of packets.
 const ROUND_TRIP_NS: u64 = 10_000;
@@ -115,6 +115,34 @@ fn leases_wait_for_those_that_are_being_closed() {
     });
     assert_eq!(order, second, "in the order in which they asked");
     assert!(nodes.net.now().ns_since(start) < TIMER_NS);
+}
+
+/// Those that are in use go, with work in flight: who asks meanwhile waits for them, too.
+#[test]
+fn leases_wait_for_those_that_go_with_work_in_flight() {
+    let depth = VqpInit::default().max_send_wr + 16;
+    let transfer = TransferConfig { leased_wrs_max: depth, ..Config::default().transfer };
+    let mut nodes = Nodes::new(3, &Config { transfer, ..Config::default() }, limits());
+    let (near, far) = (nodes.region(1, 64), nodes.region(2, 64));
+    let [first, second] = [(); 2].map(|()| nodes.vqp(1, VqpInit::default()));
+    assert_eq!(nodes.connect(1, first, 2, Policy::Leased), Ok(Via::Leased));
+    let sges = [Sge { addr: near.addr, length: 8, lkey: near.lkey }];
+    let op = SendOp::Read(RemoteAddr { addr: far.addr, rkey: far.rkey });
+    let (flags, payload) = (SendFlags::SIGNALED, Payload::Sges(&sges));
+    let client = nodes.nodes[1].client;
+    let read = |nodes: &mut Nodes| {
+        let wr = SendWr { wr_id: 1, op, flags, payload, dest: None };
+        let now = nodes.net.now();
+        nodes.nodes[1].core.post_send(client, first, &[wr], now).unwrap();
+    };
+    read(&mut nodes);
+    let mut done = [Completion { vqp: first, source: None, wc: Wc::default() }];
+    nodes.until(|nodes| nodes.nodes[1].core.poll_completions(client, &mut done) == 1);
+    // Its region is known by now: this one is on its way at once, and answered late.
+    nodes.hold(2, 1_000_000);
+    read(&mut nodes);
+    nodes.destroy(1, first);
+    assert_eq!(nodes.connect(1, second, 2, Policy::Leased), Ok(Via::Leased));
 }
 
 /// What a peer has no room for waits there while it makes some, and is refused with true numbers

@@ -112,6 +112,31 @@ fn a_peer_that_is_slow_but_there_is_not_given_up() {
     assert_eq!(cluster.nodes[1].core.stats().peers_given_up, 0);
 }
 
+/// Answers wait for a node that stood still, and so do completions: these were once taken for a sign that nothing else
+/// waits.
+#[test]
+fn a_node_that_stood_still_takes_what_waits_before_it_gives_anybody_up() {
+    for sixteenths in 8..15 {
+        let mut cluster = Cluster::new(3, &keep_alive());
+        waiting(&mut cluster, 0);
+        let own = cluster.vqp(1);
+        cluster.connect(1, own, 1, 0);
+        let region = cluster.region(1, 64, ALL);
+        drive_without(&mut cluster, 2, sixteenths * TELL_NS / 16);
+        if cluster.nodes[1].core.stats().peers_given_up > 0 {
+            assert!(sixteenths > 9, "it had {sixteenths} sixteenths of the time");
+            return;
+        }
+        drive_without(&mut cluster, 1, TELL_NS / 4);
+        let read = [region.sge(0, 8)];
+        cluster.post(1, own, &[wr(1, SendOp::Read(region.remote(32)), &read)]);
+        cluster.round();
+        cluster.drive(TELL_NS / 4);
+        assert_eq!(failures(&mut cluster, 1), [], "after {sixteenths} sixteenths of the time");
+    }
+    panic!("it was never given up");
+}
+
 #[test]
 fn a_partition_that_is_short_ends_nothing_and_a_long_one_does() {
     for (ns, ends) in [(TELL_NS / 2, false), (TELL_NS + SLACK_NS, true)] {

@@ -516,6 +516,29 @@ fn an_end_whose_other_is_never_heard_of_is_closed() {
     cluster.check();
 }
 
+/// Node 2 waits for a link that node 1 has asked for, and has given up since, when its clock jumped: once until it had no
+/// time left to ask itself.
+#[test]
+fn who_waits_for_a_link_that_does_not_come_asks_for_one() {
+    let mut cluster = Cluster::new(3, &config());
+    for (n, to) in [(1, 2), (2, 1)] {
+        let known = cluster.vqp(n);
+        cluster.connect(n, known, to, 7);
+    }
+    let [asks, waits] = [1, 2].map(|n| cluster.vqp(n));
+    let heals = cluster.now().saturating_add_ns(1_000_000);
+    cluster.net.partition(2, 1, heals);
+    connect_with(&mut cluster, 1, asks, 2, Policy::Lite, false);
+    cluster.until("its end is made", |cluster| cluster.nodes[2].core.stats().rc_qps == 1);
+    cluster.net.partition(1, 2, heals);
+    let jumped = cluster.now().saturating_add_ns(6_000_000_000);
+    while cluster.nodes[1].core.poll(jumped) {}
+    assert!(matches!(cluster.connected(1, asks), Err(ConnectError::Unreachable { .. })));
+    connect_with(&mut cluster, 2, waits, 1, Policy::Lite, false);
+    assert_eq!(cluster.connected(2, waits), Ok(Via::Rc));
+    cluster.check();
+}
+
 #[test]
 fn a_dead_peer_fails_its_vqps_alone() {
     let mut cluster = Cluster::new(4, &config());

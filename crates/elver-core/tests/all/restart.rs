@@ -134,6 +134,37 @@ fn a_meta_server_that_does_not_know_yet_that_a_node_started_anew_is_not_believed
     reach(&mut cluster);
 }
 
+/// Node 1 had no reason to know node 2 when the registry told of its heir. The meta server's table had what it was
+/// before for a moment longer, and once that was believed until somebody used it.
+#[test]
+fn a_table_that_is_behind_the_news_is_not_believed_for_long() {
+    let mut cluster = Cluster::new(3, &config());
+    drop(cluster.nodes.remove(2));
+    cluster.add(3, config());
+    let (gid, record) = (cluster.nodes[2].core.gid(), cluster.nodes[2].core.record());
+    let now = cluster.now();
+    cluster.nodes[1].core.node_changed(gid, None, now);
+    cluster.nodes[1].core.node_changed(gid, Some(record), now);
+    let client = cluster.nodes[1].client;
+    let warm = |cluster: &mut Cluster, token| {
+        let now = cluster.now();
+        cluster.nodes[1].core.warm(client, &[gid], token, now).unwrap();
+        let is_warmed = |event: &Event| matches!(event, Event::Warmed { token: of, ready: 1, .. } if *of == token);
+        cluster.until("it is warmed", |cluster| cluster.nodes[1].events.iter().any(is_warmed));
+    };
+    for token in 1..3 {
+        warm(&mut cluster, token);
+        assert_eq!(cluster.nodes[1].core.stats().lookups, token, "the answer may be late");
+    }
+    // The table has it.
+    cluster.register(2);
+    reach(&mut cluster);
+    let lookups = cluster.nodes[1].core.stats().lookups;
+    reach(&mut cluster);
+    warm(&mut cluster, 3);
+    assert_eq!(cluster.nodes[1].core.stats().lookups, lookups, "that is what was told");
+}
+
 /// The heir serves as a meta server for a while. Its peers once forgot with that what it had been before, and took a late
 /// answer of the other server's for news.
 #[test]
