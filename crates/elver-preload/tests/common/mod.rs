@@ -1,21 +1,21 @@
 //! The library, and programs over it, each for at most [`LIMIT`].
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-
-use tempfile::TempDir;
 
 /// The longest that a program may take, in seconds.
 const LIMIT: &str = "300";
 
 /// The folder with the library, linked once.
 pub fn library() -> &'static Path {
-    static LIBRARY: OnceLock<TempDir> = OnceLock::new();
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY
         .get_or_init(|| {
             let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-            let dir = tempfile::tempdir().unwrap();
+            let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(env!("CARGO_CRATE_NAME"));
+            fs::create_dir_all(&dir).unwrap();
             // Where this test stands: `target/PROFILE/deps`. Cargo gives the archive to builds alone.
             let own = std::env::current_exe().unwrap();
             let target: PathBuf = own.ancestors().nth(3).unwrap().to_owned();
@@ -28,13 +28,13 @@ pub fn library() -> &'static Path {
             succeeded("cargo build", &built);
             let linked = Command::new(crate_dir.join("link.sh"))
                 .arg(target.join("debug/libelver_preload.a"))
-                .arg(dir.path().join("libibverbs.so.1"))
+                .arg(dir.join("libibverbs.so.1"))
                 .output()
                 .unwrap();
             succeeded("link.sh", &linked);
             dir
         })
-        .path()
+        .as_path()
 }
 
 pub fn succeeded(what: &str, output: &Output) -> String {

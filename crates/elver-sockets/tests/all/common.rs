@@ -9,7 +9,6 @@ use std::sync::OnceLock;
 
 use elver::node::config::Config;
 use elver_testkit::{Place, TestNode, wait_for};
-use tempfile::TempDir;
 
 const PLACE: Place =
     Place { name: "sockets", network: 23, udp_ports: 30_000, registry_ports: 30_500 };
@@ -19,24 +18,27 @@ const LIMIT: &str = "300";
 
 /// A folder with the library and the C program, made once.
 fn made() -> &'static Path {
-    static MADE: OnceLock<TempDir> = OnceLock::new();
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
         let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let dir = tempfile::tempdir().unwrap();
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(env!("CARGO_CRATE_NAME"));
+        fs::create_dir_all(&dir).unwrap();
         // Where this test stands: `target/PROFILE/deps`. Cargo gives shared objects to builds alone.
         let own = std::env::current_exe().unwrap();
         let target: PathBuf = own.ancestors().nth(3).unwrap().to_owned();
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "-q", "-p", "elver-sockets", "--target-dir"]).arg(&target);
         succeeded("cargo build", &build.current_dir(crate_dir).output().unwrap());
-        fs::copy(target.join("debug/libelver_sockets.so"), dir.path().join("sockets.so")).unwrap();
+        // Whatever has the one of an earlier run mapped keeps it.
+        let _ = fs::remove_file(dir.join("sockets.so"));
+        fs::copy(target.join("debug/libelver_sockets.so"), dir.join("sockets.so")).unwrap();
         let mut compile = Command::new("cc");
-        compile.args(["-O1", "-Wall", "-Werror", "-pthread", "-o"]).arg(dir.path().join("program"));
+        compile.args(["-O1", "-Wall", "-Werror", "-pthread", "-o"]).arg(dir.join("program"));
         compile.arg(crate_dir.join("tests/all/program.c"));
         succeeded("cc", &compile.output().unwrap());
         dir
     })
-    .path()
+    .as_path()
 }
 
 /// The C program.

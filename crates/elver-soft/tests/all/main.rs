@@ -6,6 +6,7 @@ mod clock;
 mod common;
 mod frames;
 mod frames_tap;
+mod intake;
 mod loopback;
 mod multicast;
 mod wire_capture;
