@@ -189,7 +189,7 @@ pub(super) fn hear(socket: &OwnedFd, pid: Pid) -> Result<Greeting, Refusal> {
     }
     let whole = heard.bytes == GREETING && !heard.flags.contains(ReturnFlags::CTRUNC);
     let Ok([table, lane, bell]) = files else { return Err(Refusal::Unknown) };
-    if !whole || magic != MAGIC {
+    if !whole || magic != MAGIC || !is_eventfd(&bell) {
         return Err(Refusal::Unknown);
     }
     let address: [u8; 16] = std::array::from_fn(|byte| greeting[16 + byte]);
@@ -200,6 +200,13 @@ pub(super) fn hear(socket: &OwnedFd, pid: Pid) -> Result<Greeting, Refusal> {
         lane: LaneView::new(lane)?,
         bell,
     })
+}
+
+/// Whether a descriptor is what wakes a process, and nothing whose writes somebody else can hold up: a file of a file
+/// system in user space could.
+fn is_eventfd(descriptor: &OwnedFd) -> bool {
+    let kind = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
+    kind.is_ok_and(|kind| kind.as_os_str() == "anon_inode:[eventfd]")
 }
 
 /// Whether this process can reach that one's memory: its table begins as all do.
@@ -381,6 +388,26 @@ mod tests {
         let told = send(&here, READY, SendFlags::NOSIGNAL).unwrap_err();
         assert!(matches!(Refusal::from(told), Refusal::Gone));
         assert!(matches!(Refusal::from(Errno::AGAIN), Refusal::Silent));
+    }
+
+    /// Writes to what a peer may hold up are no way to wake it.
+    #[test]
+    fn a_bell_is_an_eventfd() {
+        use rustix::event::{EventfdFlags, eventfd};
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let table = Table::new().unwrap();
+        let (_reads, pipe) = rustix::pipe::pipe().unwrap();
+        let file = fs::File::open("/dev/null").unwrap().into();
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        for (bell, taken) in [(pipe, false), (file, false), (bell, true)] {
+            let (here, there) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+            let own = Own { table: &table, address: Ipv6Addr::LOCALHOST.into(), bell: &bell };
+            greet(&there, &own, Lane::new().unwrap().1).unwrap();
+            let heard = hear(&here, rustix::process::getpid());
+            assert_eq!(heard.is_ok(), taken, "{bell:?}");
+            assert!(matches!(heard, Ok(_) | Err(Refusal::Unknown)));
+        }
     }
 
     #[test]
