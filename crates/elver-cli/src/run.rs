@@ -43,7 +43,7 @@ Examples:
       how it bears that its keys are refused, and that its queue pairs fail
   elver run --capture trace -- ib_write_bw
       its packets, for Wireshark: trace.PID
-  elver run -- sh -c 'ibv_rc_pingpong & sleep 1; ibv_rc_pingpong localhost'
+  elver run -- make check
       what the program starts has the library too
   elver run --streams -- redis-server &
   elver run --streams --streams-log - -- redis-benchmark -c 1
