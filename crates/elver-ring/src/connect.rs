@@ -11,7 +11,7 @@ use elver::{
 use crate::Error;
 use crate::ends::{Ends, Memory, Where, ends};
 use crate::greeting::{Greeting, Nonsense, Place, VERSION};
-use crate::inbox::greet;
+use crate::inbox::{ask, greet};
 use crate::protocol::Config;
 use crate::ringer::Ringer;
 use crate::wire::{BELL_BYTES, BELLS, Parts, Role, SENDS_MAX, post_bell};
@@ -71,6 +71,9 @@ pub fn connect(
     Connecting::start(session, gid, port, options)?.wait(at_most)
 }
 
+/// After so long without an answer a listener is asked for the first time whether it has the offer still.
+const ASKS_FIRST: Duration = Duration::from_secs(1);
+
 /// A pair of rings that is being connected. Dropped, it is given up.
 #[derive(Debug)]
 pub struct Connecting {
@@ -81,6 +84,9 @@ pub struct Connecting {
     asked: Option<elver::Connecting>,
     /// The end's memory, and that of what comes to it, until the pair is made.
     memory: Option<(Memory, Mr)>,
+    /// When it asks next whether the listener has its offer still, and how long it has waited then.
+    asks_at: Instant,
+    waited: Duration,
     options: Options,
 }
 
@@ -102,7 +108,9 @@ impl Connecting {
         let bells = session.alloc(u64::from(BELLS * BELL_BYTES), AccessFlags::LOCAL_WRITE)?;
         let vqp = session.create_vqp(vqp_options)?;
         let asked = Some(vqp.qconnect_start(gid, port, by(options.policy))?);
-        Ok(Connecting { vqp, to: (gid, port), asked, memory: Some((memory, bells)), options })
+        let (to, memory) = ((gid, port), Some((memory, bells)));
+        let (asks_at, waited) = (Instant::now(), ASKS_FIRST);
+        Ok(Connecting { vqp, to, asked, memory, asks_at, waited, options })
     }
 
     /// The session.
@@ -133,7 +141,11 @@ impl Connecting {
                 return Ok(Some(ends));
             }
         }
-        self.vqp.failure().map_or(Ok(None), |failure| Err(failure.into()))
+        if let Some(failure) = self.vqp.failure() {
+            return Err(failure.into());
+        }
+        self.ask_again();
+        Ok(None)
     }
 
     /// As [`Connecting::poll`], but waits, at most so long.
@@ -149,16 +161,41 @@ impl Connecting {
         }
         loop {
             let mut wcs = [Wc::default()];
-            self.vqp.wait_cq(&mut wcs, left())?;
-            if let Some(ends) = self.hear(wcs[0])? {
-                return Ok(ends);
+            let asks = self.asks_in();
+            match self.vqp.wait_cq(&mut wcs, Some(left().map_or(asks, |left| left.min(asks)))) {
+                Err(elver::Error::TimedOut) if left().is_none_or(|left| !left.is_zero()) => {
+                    self.ask_again();
+                }
+                waited => {
+                    waited?;
+                    if let Some(ends) = self.hear(wcs[0])? {
+                        return Ok(ends);
+                    }
+                }
             }
+        }
+    }
+
+    /// How long until it asks again.
+    pub(crate) fn asks_in(&self) -> Duration {
+        self.asks_at.saturating_duration_since(Instant::now())
+    }
+
+    /// Asks whether the listener has its offer still, if it has waited for so long: the answer may have been lost, and
+    /// the offer with it, while this host stood still. It asks after twice as long each time: a listener may be long
+    /// in looking, and its node holds so many messages for its port.
+    fn ask_again(&mut self) {
+        if self.asks_in().is_zero() {
+            self.waited *= 2;
+            self.asks_at = Instant::now() + self.waited;
+            ask(&self.vqp);
         }
     }
 
     /// The VQP is connected: says what is wanted.
     fn greet(&mut self) -> Result<(), Error> {
         self.asked = None;
+        self.asks_at = Instant::now() + self.waited;
         let (memory, bells) = self.memory.as_ref().ok_or(MADE)?;
         for bell in 0..BELLS {
             post_bell(&self.vqp, bells, bell.into())?;
@@ -221,7 +258,9 @@ fn welcome(bytes: &[u8]) -> Result<(Place, u64), Error> {
     match Greeting::decode(bytes) {
         Ok(Greeting::Welcome(place, bell)) => Ok((place, bell)),
         Ok(Greeting::Refused(reason)) => Err(Error::Refused { reason }),
-        Ok(Greeting::Hello { .. }) => Err(Error::NoListener { what: "it connects itself" }),
+        Ok(Greeting::Hello { .. } | Greeting::Waiting) => {
+            Err(Error::NoListener { what: "it connects itself" })
+        }
         Err(Nonsense::Version(theirs)) => Err(Error::Version { theirs, ours: VERSION }),
         Err(Nonsense::Malformed(what)) => Err(Error::NoListener { what }),
     }

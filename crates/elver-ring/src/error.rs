@@ -134,6 +134,11 @@ pub enum Refusal {
         "as many offers of this node wait there as it keeps of one: offer again when some of them have been answered"
     )]
     Crowded,
+    /// It has nothing of the offer any longer.
+    #[error(
+        "it has nothing of this offer any longer: its answer was lost, as when this host stood still, or it has given the pair up; offer it again"
+    )]
+    Lost,
 }
 
 impl From<elver::Error> for Error {

@@ -19,7 +19,7 @@ use crate::error::Refusal;
 use crate::protocol::Config;
 
 /// The version of greeting and protocol.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 /// Bytes of a greeting.
 pub(crate) const GREETING_BYTES: usize = WORDS * 8;
 const WORDS: usize = 15;
@@ -33,6 +33,8 @@ pub(crate) enum Greeting {
     Welcome(Place, u64),
     /// The listener does not take it.
     Refused(Refusal),
+    /// Who connects has waited for long. A listener that has its greeting still says nothing.
+    Waiting,
 }
 
 /// Where an end keeps what its peer writes.
@@ -52,7 +54,8 @@ pub(crate) enum Nonsense {
 const HELLO: u16 = 1;
 const WELCOME: u16 = 2;
 const REFUSED: u16 = 3;
-const REFUSALS: [Refusal; 11] = [
+const WAITING: u16 = 4;
+const REFUSALS: [Refusal; 12] = [
     Refusal::Version,
     Refusal::Malformed,
     Refusal::Config,
@@ -64,6 +67,7 @@ const REFUSALS: [Refusal; 11] = [
     Refusal::Connection,
     Refusal::Unreachable,
     Refusal::Crowded,
+    Refusal::Lost,
 ];
 
 impl Greeting {
@@ -87,6 +91,7 @@ impl Greeting {
                 words[9] = at.map_or(u64::MAX, |at| at as u64);
                 REFUSED
             }
+            Greeting::Waiting => WAITING,
         };
         words[0] = u64::from(MAGIC) | u64::from(VERSION) << 32 | u64::from(kind) << 48;
         let mut bytes = [0; GREETING_BYTES];
@@ -129,6 +134,7 @@ impl Greeting {
                 let unknown = Nonsense::Malformed("it refuses for an unknown reason");
                 Greeting::Refused(*reason.ok_or(unknown)?)
             }
+            WAITING => Greeting::Waiting,
             _ => return Err(Nonsense::Malformed("a greeting of an unknown kind")),
         };
         // What a kind has no use for is zero.
@@ -200,7 +206,8 @@ mod tests {
         let (back, token, application) = (there.unbatched(), u64::MAX, 1 << 63);
         let hello = Greeting::Hello { there, back, place, token, application };
         let refused = REFUSALS.map(Greeting::Refused);
-        for greeting in [hello, Greeting::Welcome(place, 9)].into_iter().chain(refused) {
+        let others = [hello, Greeting::Welcome(place, 9), Greeting::Waiting];
+        for greeting in others.into_iter().chain(refused) {
             let bytes = greeting.encode();
             assert_eq!(Greeting::decode(&bytes), Ok(greeting));
             for len in 0..bytes.len() {

@@ -35,6 +35,8 @@ pub(crate) struct Inbox {
     dropped: Cell<u64>,
     /// Greetings beyond what may wait.
     crowded: Cell<u64>,
+    /// Offers that were asked for, and of which there is nothing.
+    lost: Cell<u64>,
     /// Wakings that came for each end, by its number.
     wakings: RefCell<HashMap<u64, Rc<Cell<u64>>>>,
     last_bell: Cell<u64>,
@@ -57,6 +59,7 @@ impl Inbox {
             waiting: RefCell::default(),
             dropped: Cell::default(),
             crowded: Cell::default(),
+            lost: Cell::default(),
             wakings: RefCell::default(),
             last_bell: Cell::default(),
             taken: RefCell::default(),
@@ -88,6 +91,13 @@ impl Inbox {
                 }
                 continue;
             }
+            if Greeting::decode(bytes) == Ok(Greeting::Waiting) {
+                if !self.has_offer_of(message.source.id()) {
+                    self.lost.set(self.lost.get() + 1);
+                    refuse(&message.source, Refusal::Lost);
+                }
+                continue;
+            }
             if self.closed.get() {
                 refuse(&message.source, Refusal::Closed);
                 continue;
@@ -105,6 +115,12 @@ impl Inbox {
             self.waiting.borrow_mut().push_back(Greeted { source, bytes, peer });
         }
         Ok(greeted)
+    }
+
+    /// Whether a VQP's offer waits, or has an end.
+    fn has_offer_of(&self, vqp: u32) -> bool {
+        let waits = |greeted: &Greeted| greeted.source.id() == vqp;
+        self.taken.borrow().contains(&vqp) || self.waiting.borrow().iter().any(waits)
     }
 
     /// Whether one more of a node may wait.
@@ -177,6 +193,10 @@ impl Inbox {
     pub(crate) fn crowded(&self) -> u64 {
         self.crowded.get()
     }
+
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.get()
+    }
 }
 
 /// What wakes an end at a listener, as long as it lives.
@@ -199,6 +219,11 @@ impl Drop for Bell {
 /// Sends a greeting. Its completion is the first of its VQP.
 pub(crate) fn greet(vqp: &Vqp, greeting: &Greeting) -> Result<(), Error> {
     send(vqp, greeting, SendFlags::SIGNALED)
+}
+
+/// Asks whether an offer is there still. As of a refusal, nobody takes a completion of it.
+pub(crate) fn ask(vqp: &Vqp) {
+    let _ = send(vqp, &Greeting::Waiting, SendFlags::empty());
 }
 
 /// Says why not; it may be gone. Nobody takes a completion of it, so that there is none: no more refusals go to one peer than

@@ -67,6 +67,9 @@ pub struct ListenerCounters {
     pub beyond_share: u64,
     /// Of these, those that came while as many of their node waited as may: half of the 1,024 places that the other nodes leave.
     pub crowded: u64,
+    /// Of these, those that had been lost when who sent them asked for them: it stood still when it was answered, or its
+    /// pair is gone.
+    pub lost: u64,
     /// Messages of who is connected already that are no wakings, and those of who was gone before its turn.
     pub dropped: u64,
 }
@@ -103,9 +106,10 @@ impl Listener {
 
     /// What it has seen.
     pub fn counters(&self) -> ListenerCounters {
-        let (counters, crowded) = (self.counters.get(), self.inbox.crowded());
-        let (refused, dropped) = (counters.refused + crowded, self.inbox.dropped());
-        ListenerCounters { refused, crowded, dropped, ..counters }
+        let (counters, dropped) = (self.counters.get(), self.inbox.dropped());
+        let (crowded, lost) = (self.inbox.crowded(), self.inbox.lost());
+        let refused = counters.refused + crowded + lost;
+        ListenerCounters { refused, crowded, lost, dropped, ..counters }
     }
 
     /// The next pair, if somebody has connected one. Who says what does not fit is told, and counted.

@@ -132,6 +132,9 @@ impl Connecting {
     ///
     /// # Errors
     /// As [`Connecting::wait`].
+    ///
+    /// # Panics
+    /// In a runtime without time (`enable_time`).
     pub async fn wait_async(mut self, session: &AsyncSession) -> Result<Ends, Error> {
         loop {
             if let Some(asked) = self.asked() {
@@ -141,7 +144,11 @@ impl Connecting {
             if let Some(ends) = self.poll()? {
                 return Ok(ends);
             }
-            session.wait_ready().await?;
+            // Also when it is time to ask again.
+            let ready = tokio::time::timeout(self.asks_in(), session.wait_ready());
+            if let Ok(slept) = ready.await {
+                slept?;
+            }
             yield_now().await;
         }
     }

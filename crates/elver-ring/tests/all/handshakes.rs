@@ -1,13 +1,17 @@
 //! Pairs that are being made: one side dies between the offer and its answer, or more of one node come than are answered
 //! at a time. Whoever is still there goes on with others, and has nothing of those that are gone.
 
+use std::net::UdpSocket;
 use std::sync::mpsc;
 
 use crate::common::{PLACE, TestNode, WAIT, cluster, config, session_at};
 use elver::tokio::AsyncSession;
-use elver::{EmbeddedNode, Gid, Policy, Session, SessionOptions};
+use elver::{
+    AccessFlags, EmbeddedNode, Gid, Message, Payload, Policy, RecvWr, SendFlags, SendOp, SendWr,
+    Session, SessionOptions, VqpOptions,
+};
 use elver_ring::{Connecting, Ends, Error, Listener, ListenerOptions, Options, Refusal, connect};
-use elver_testkit::{Launch, PATIENCE, Process, Role, role, stay, wait_for};
+use elver_testkit::{Launch, PATIENCE, Process, Role, impatient, role, stay, wait_for};
 
 /// Pairs that are offered at once by who dies, and how many of one node are answered at a time by a policy of their own.
 const CROWD: usize = 12;
@@ -251,6 +255,120 @@ fn the_ninth_pair_of_one_node_waits_for_its_turn() {
         });
         assert_eq!(listener.counters().dropped, 0);
     });
+}
+
+/// How an offer waits for its answer.
+type Offer = fn(&Session, Connecting) -> Result<Ends, Error>;
+
+fn waits(_: &Session, connecting: Connecting) -> Result<Ends, Error> {
+    connecting.wait(None)
+}
+
+fn waits_in_a_task(session: &Session, connecting: Connecting) -> Result<Ends, Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let session = AsyncSession::new(session.clone()).unwrap();
+        connecting.wait_async(&session).await
+    })
+}
+
+/// Leaves no room in the socket of a node that stands still: what others send it is lost.
+fn fill_socket(group: u8, host: u8) {
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = (PLACE.address(group, host), PLACE.udp_ports + u16::from(group));
+    // Where long ones find no room short ones may.
+    for length in [60_000, 1_000, 8] {
+        for _ in 0..2_000 {
+            stranger.send_to(&vec![0; length], to).unwrap();
+        }
+    }
+}
+
+/// A host stands still, and what others send it is lost, while it is answered: with the answer it loses the pair. It once
+/// waited for ever, if it had no limit.
+#[test]
+fn an_answer_that_is_lost_is_asked_for() {
+    let (meta, _other) = PLACE.cluster(88, impatient);
+    let session = session_at(&meta);
+    let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let (gid, port) = (meta.gid, listener.port());
+    let empty = held(&meta);
+    let (go, goes) = mpsc::channel();
+    let (say, heard) = mpsc::channel();
+    std::thread::scope(|scope| {
+        // Gone with what fails here, so that nobody waits for it.
+        let go = go;
+        scope.spawn(move || {
+            let node = EmbeddedNode::new(PLACE.driven(88, 3));
+            let session = node.session(SessionOptions::default()).unwrap();
+            let mut connecting = crowd(&session, gid, port, 1).remove(0);
+            while goes.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                node.poll();
+                assert!(connecting.poll().unwrap().is_none(), "nobody answers");
+            }
+            say.send(()).unwrap();
+            goes.recv().unwrap();
+            let told = connecting.wait(None).map(drop).unwrap_err();
+            assert!(matches!(told, Error::Refused { reason: Refusal::Lost }), "{told}");
+        });
+        wait_for_offers(&meta, 1);
+        go.send(()).unwrap();
+        heard.recv().unwrap();
+        fill_socket(88, 3);
+        let mut ends = listener.accept(WAIT).unwrap();
+        let lost = ends.receiver.recv(WAIT).map(drop).unwrap_err();
+        assert!(matches!(lost, Error::Carrier(_)), "{lost}");
+        drop(ends);
+        go.send(()).unwrap();
+        wait_for("it to ask", || {
+            assert!(listener.try_accept().unwrap().is_none());
+            (listener.counters().lost == 1).then_some(())
+        });
+    });
+    assert_eq!((listener.counters().accepted, listener.counters().refused), (1, 1));
+    wait_for("all to be given back", || (held(&meta) == empty).then_some(()));
+}
+
+/// Whoever waits, and however: it asks after a second, and what it is told ends that.
+#[test]
+fn who_waits_for_long_asks() {
+    let node = TestNode::start(config(89, 1));
+    let session = session_at(&node);
+    let bound = session.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    let mr = session.alloc(512, AccessFlags::LOCAL_WRITE).unwrap();
+    for offer in [waits as Offer, waits_in_a_task] {
+        for receive in 0..2 {
+            let sges = [mr.sge(256 * receive, 256)];
+            bound.post_recv(&[RecvWr { wr_id: receive, sges: &sges }]).unwrap();
+        }
+        std::thread::scope(|scope| {
+            let told = scope.spawn(|| {
+                let session = session_at(&node);
+                let connecting = crowd(&session, node.gid, port, 1).remove(0);
+                offer(&session, connecting).map(drop).unwrap_err()
+            });
+            let mut came = Vec::new();
+            while came.len() < 2 {
+                came.extend(bound.wait_msgs(WAIT).unwrap());
+            }
+            let first = |message: &Message| mr.read_u64(256 * message.wc.wr_id).unwrap();
+            // An offer, and a question; and the answer to that.
+            let head = u64::from(u32::from_le_bytes(*b"RB2R")) | 4 << 32;
+            assert_eq!(
+                came.iter().map(first).collect::<Vec<_>>(),
+                [head | 1 << 48, head | 4 << 48]
+            );
+            let mut words = [0; 15];
+            (words[0], words[9]) = (head | 3 << 48, 11);
+            let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+            let (op, payload) = (SendOp::Send, Payload::Inline(&bytes));
+            let wr = SendWr { wr_id: 1, op, flags: SendFlags::empty(), payload, dest: None };
+            came[1].source.post_send(&[wr]).unwrap();
+            let told = told.join().unwrap();
+            assert!(matches!(told, Error::Refused { reason: Refusal::Lost }), "{told}");
+        });
+    }
 }
 
 /// Listens by a policy, and answers nobody: it says when somebody is there, or is being answered.

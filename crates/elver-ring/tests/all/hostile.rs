@@ -29,7 +29,7 @@ struct Raw {
 fn hello(count: u64, cells: RemoteAddr, slots: RemoteAddr) -> [u64; 15] {
     let config = [count | 64 << 32, 4 | 2 << 32, 2, u64::MAX];
     let mut words = [0; 15];
-    words[0] = u64::from(u32::from_le_bytes(*b"RB2R")) | 3 << 32 | 1 << 48;
+    words[0] = u64::from(u32::from_le_bytes(*b"RB2R")) | 4 << 32 | 1 << 48;
     words[1..5].copy_from_slice(&config);
     words[5..9].copy_from_slice(&config);
     words[9..13].copy_from_slice(&[cells.addr, cells.rkey.into(), slots.addr, slots.rkey.into()]);
@@ -337,7 +337,7 @@ fn who_connects_is_told_what_answers() {
             let session = session_at(&node);
             let ask = || connect(&session, node.gid, port, Options::default(), WAIT).unwrap_err();
             let other = ask();
-            assert!(matches!(other, Error::Version { theirs: 9, ours: 3 }), "{other}");
+            assert!(matches!(other, Error::Version { theirs: 9, ours: 4 }), "{other}");
             let echo = ask();
             assert!(matches!(echo, Error::NoListener { .. }), "{echo}");
             let short = Some(Duration::from_millis(5));

@@ -81,7 +81,7 @@ impl Raw {
         vqp.qconnect(gid, port).unwrap();
         let measures = [count | 64 << 32, 4 | 2 << 32, 2, u64::MAX];
         let mut words = [0; 15];
-        words[0] = u64::from(u32::from_le_bytes(*b"RB2R")) | 3 << 32 | 1 << 48;
+        words[0] = u64::from(u32::from_le_bytes(*b"RB2R")) | 4 << 32 | 1 << 48;
         words[1..5].copy_from_slice(&measures);
         words[5..9].copy_from_slice(&measures);
         let at = |mr: &Mr| [mr.remote(0).addr, mr.remote(0).rkey.into()];
