@@ -49,7 +49,7 @@ pub fn program() -> String {
 /// A node, and what the programs beside it say.
 pub struct Host {
     node: Option<TestNode>,
-    dir: TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Host {
