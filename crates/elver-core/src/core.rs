@@ -292,6 +292,7 @@ impl<D: Device> Core<D> {
     #[inline(never)]
     pub fn poll(&mut self, now: Time) -> bool {
         let mut busy = false;
+        self.heard.polled(now);
         // What it has found since the last poll it has found at a time that is not known here.
         let _ = self.device.intake();
         let mut wcs = core::mem::take(&mut self.wcs);
@@ -317,11 +318,16 @@ impl<D: Device> Core<D> {
             // Notes come before VQPs that wait for slots.
             self.apply(now);
             self.serve_slot_waiters(now);
-            if count < BATCH && self.links.kept.is_empty() {
+            if count == BATCH || !self.links.kept.is_empty() {
+                continue;
+            }
+            self.heard.take(self.device.intake());
+            if !self.heard.is_behind() {
                 break;
             }
+            // Completions that wait are given without a look at the network, and a look may have left something.
+            self.device.progress();
         }
-        self.heard.take(self.device.intake(), now);
         self.wcs = wcs;
         self.store.flush(now);
         busy | self.attend(now)

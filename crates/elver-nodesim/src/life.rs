@@ -33,6 +33,7 @@ impl World {
         }
         let device = self.net.device(node, config);
         let mut device = device.map_err(|error| Violation::new(format!("no device: {error}")))?;
+        device.take_at_once(self.plan.packets_at_once);
         if self.planter.strikes(Canary::PostedAgain) {
             device.forget_packets();
         }

@@ -62,6 +62,8 @@ pub(crate) struct Plan {
     pub(crate) memory_vanishes: bool,
     /// Answers are lost or late on purpose while an RC QP breaks for that.
     pub(crate) acks_vanish: bool,
+    /// How many packets a device takes at a look.
+    pub(crate) packets_at_once: u64,
     /// How many in a hundred copies to or from clients' memory a device cannot make by itself.
     pub(crate) late_memory_percent: u32,
     /// Clients die, and others come.
@@ -112,6 +114,7 @@ impl Plan {
             clients_die: rng.percent(50),
             memory_vanishes: rng.split("vanishing").percent(50),
             acks_vanish: rng.split("acks").percent(40),
+            packets_at_once: rng.split("intake").pick(&[u64::MAX, u64::MAX, 64, 8, 1]),
             registry_ns: rng.pick(&[10_000, 200_000, 2_000_000]),
             heartbeat_ns: rng.pick(&[500_000, 5_000_000]),
             policies: rng.pick(&POLICIES),

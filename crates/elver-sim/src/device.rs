@@ -42,8 +42,9 @@ pub struct SimDevice {
     sleeps: Option<Time>,
     /// When its driver looked for packets last, by the network's clock.
     looked_at: Time,
-    /// What was taken of what has arrived since that was asked last.
+    /// What was taken of what has arrived since that was asked last, and how many packets a look takes.
     intake: Intake,
+    at_once: u64,
     step: u64,
     errands: Errands,
 }
@@ -73,6 +74,7 @@ impl SimDevice {
             sleeps,
             looked_at: Time::ZERO,
             intake: Intake::Behind,
+            at_once: u64::MAX,
             errands,
         })
     }
@@ -100,6 +102,11 @@ impl SimDevice {
             self.rnic.caught_up(Time(here - left * self.step));
         }
         self.rnic.make_room()
+    }
+
+    /// From now on it takes so many packets at most each time that it is driven, as a driver does.
+    pub fn take_at_once(&mut self, packets: u64) {
+        self.at_once = packets;
     }
 
     /// Plants a bug: from now on it counts time that it slept through, or that its clock jumped over, as silence
@@ -183,6 +190,7 @@ impl SimDevice {
             step,
             looked_at,
             intake,
+            at_once,
             ..
         } = self;
         let net = &mut *net.borrow_mut();
@@ -196,7 +204,9 @@ impl SimDevice {
         }
         count_slept(rnic, sleeps, now, *step);
         let mut packets = 0;
-        while let Some(packet) = seat.inbox.pop_front() {
+        while packets < *at_once
+            && let Some(packet) = seat.inbox.pop_front()
+        {
             let (opcode, qpn, psn) = peek(&packet.bytes);
             let len = packet.bytes.len();
             net.trace.add(net.now.0, Event::Delivered { to: number, len, opcode, qpn, psn });
@@ -205,9 +215,11 @@ impl SimDevice {
             }
             packets += 1;
         }
-        rnic.caught_up(now);
-        *intake = Intake::Empty;
-        *looked_at = net.now;
+        if seat.inbox.is_empty() {
+            rnic.caught_up(now);
+            *intake = Intake::Empty;
+            *looked_at = net.now;
+        }
         let due = rnic.poll_timeout().is_some_and(|due| due <= now);
         if due {
             rnic.handle_timeout(now);

@@ -9,7 +9,6 @@ use std::os::fd::BorrowedFd;
 
 use elver_memory::SoftMemory;
 use elver_rnic::{Config, Counters, MAX_PACKET, Rnic, Time};
-use elver_verbs::Intake;
 
 pub use self::opening::path_mtu_of;
 use self::opening::{no_address, open_frames, open_udp, seed};
@@ -22,13 +21,11 @@ use crate::errands::Errands;
 use crate::faults::FaultState;
 use crate::frames::FrameCounters;
 use crate::groups::Groups;
+use crate::intake::Taken;
 use crate::link::{Link, Port};
 use crate::publish::Publisher;
 
 pub use self::config::SoftConfig;
-
-/// What a datagram takes of a socket's buffer at least: its socket buffer and what goes with that, in bytes.
-const DATAGRAM_BYTES_MIN: usize = 512;
 
 /// The software RNIC in real time, over a UDP socket or a frame link.
 ///
@@ -56,11 +53,7 @@ pub struct SoftDevice {
     errands: Errands,
     /// For what comes past the link; empty where nothing does.
     beside: Vec<u8>,
-    /// What was taken since that was asked last, and how many datagrams since all had been.
-    intake: Intake,
-    taken: usize,
-    /// As many as wait in the socket at most.
-    waiting_max: usize,
+    taken: Taken,
     /// Looks at the link in vain, in a row, and when the last of them was.
     quiet: u32,
     link_looked_at: Time,
@@ -100,6 +93,7 @@ impl SoftDevice {
                 Some(Box::new(Capture::File(file.map_err(refused)?)))
             }
         };
+        let taken = Taken::new(port.waiting_max()?);
         let name = rnic.name.clone();
         let rnic = Rnic::new(rnic, seed()?)?;
         let publisher = if config.publish {
@@ -124,9 +118,7 @@ impl SoftDevice {
             empty: 0,
             looked_at: Time::ZERO,
             beside: Vec::new(),
-            intake: Intake::Behind,
-            taken: 0,
-            waiting_max: 2 * config.rcvbuf / DATAGRAM_BYTES_MIN,
+            taken,
             quiet: 0,
             link_looked_at: Time::ZERO,
             errands: Errands::new()

@@ -25,6 +25,7 @@ mod faults;
 mod frames;
 mod groups;
 mod inlet;
+mod intake;
 mod interface;
 mod link;
 mod publish;

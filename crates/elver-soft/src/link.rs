@@ -9,10 +9,12 @@ use elver_rnic::{DropReason, Rnic, RxMeta, Time};
 use elver_wire::{Flow, IpId};
 use rustix::event::PollFlags;
 
+use crate::SoftError;
 use crate::bypass::Bypass;
 use crate::capture::{Capture, Direction};
 use crate::frames::{FrameCounters, FrameLink, FramePort};
 use crate::inlet::Inlet;
+use crate::intake::Look;
 use crate::transmit::{Send, Transmitter};
 use crate::udp::{HOP_LIMIT_HIDDEN, UdpIo};
 
@@ -58,6 +60,23 @@ impl Port {
             // it.
             Port::Udp(port) => port.io.receive().unwrap_or(0),
             Port::Frames(port) => port.receive(),
+        }
+    }
+
+    /// What the last receive found.
+    #[inline]
+    pub(crate) fn look(&self) -> Look {
+        match self {
+            Port::Udp(port) => port.io.look,
+            Port::Frames(port) => port.look,
+        }
+    }
+
+    /// As much as may wait, in bytes, by what a receive says of that. Of frames that is for whoever sends them.
+    pub(crate) fn waiting_max(&self) -> Result<Option<usize>, SoftError> {
+        match self {
+            Port::Udp(port) => port.io.waiting_max().map(Some),
+            Port::Frames(_) => Ok(None),
         }
     }
 

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 
 use crate::SoftError;
+use crate::intake::{DATAGRAM_BYTES, Look};
 
 /// Most packets in a train: the kernel's UDP_MAX_SEGMENTS in all versions that have GSO.
 pub(crate) const TRAIN_PACKETS: usize = 64;
@@ -82,6 +83,8 @@ pub(crate) struct UdpIo {
     controls: Box<[Control; RECV_BUFFERS]>,
     names: Box<[libc::sockaddr_storage; RECV_BUFFERS]>,
     received: Vec<Received>,
+    /// What the last receive found.
+    pub(crate) look: Look,
     /// Receives in a row that found something.
     hits: u32,
     /// Whether the socket has UDP_GRO set now. A socket that has it looks at a cold cache line of
@@ -158,6 +161,7 @@ impl UdpIo {
             controls: Box::new([Control([0; CONTROL_BYTES]); RECV_BUFFERS]),
             names: Box::new([name; RECV_BUFFERS]),
             received: Vec::with_capacity(RECV_BUFFERS),
+            look: Look::default(),
             hits: 0,
             joining: false,
             alone: 0,
@@ -167,6 +171,13 @@ impl UdpIo {
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// As much as may wait here: the last datagram finds room where there is any.
+    pub(crate) fn waiting_max(&self) -> Result<usize, SoftError> {
+        let size = rustix::net::sockopt::socket_recv_buffer_size(&self.socket)
+            .map_err(|error| SoftError::System { call: "SO_RCVBUF", reason: error.into() })?;
+        Ok(size + RECV_BYTES + DATAGRAM_BYTES)
     }
 
     /// Says which interface IPv6 multicast leaves by; IPv4's leaves by that of the source address.
@@ -187,6 +198,7 @@ impl UdpIo {
     /// a time one buffer is offered, which costs the kernel less.
     pub(crate) fn receive(&mut self) -> io::Result<usize> {
         self.received.clear();
+        self.look = Look::default();
         if self.hits < HITS_OF_A_STREAM {
             let mut iov = [EMPTY_IOV];
             let mut header = [EMPTY_HEADER];
@@ -201,7 +213,7 @@ impl UdpIo {
             if len < 0 {
                 self.hits = 0;
                 self.rejoin();
-                return nothing_yet();
+                return self.nothing_yet();
             }
             header[0].msg_len = len as u32;
             self.note(&header);
@@ -225,10 +237,22 @@ impl UdpIo {
             self.hits = 0;
         }
         if count < 0 {
-            return nothing_yet();
+            return self.nothing_yet();
         }
+        // It takes fewer than it may where there are no more.
+        self.look.emptied = (count as usize) < RECV_BUFFERS;
         self.note(&headers[..count as usize]);
         Ok(self.received.len())
+    }
+
+    /// A receive has found nothing, or an error.
+    fn nothing_yet(&mut self) -> io::Result<usize> {
+        let error = io::Error::last_os_error();
+        self.look.emptied = error.kind() == io::ErrorKind::WouldBlock;
+        if self.look.emptied || error.kind() == io::ErrorKind::Interrupted {
+            return Ok(0);
+        }
+        Err(error)
     }
 
     /// Lets the kernel join packets while they come in streams. Called to stop it only when the
@@ -265,6 +289,7 @@ impl UdpIo {
         for (index, header) in headers.iter().enumerate() {
             // SAFETY: the kernel filled the header, and its buffers are still there.
             let control = unsafe { read_control(&header.msg_hdr) };
+            self.look.bytes += header.msg_len as usize + DATAGRAM_BYTES;
             let Some(from) = address_of(&self.names[index]) else {
                 continue;
             };
@@ -347,15 +372,6 @@ impl UdpIo {
 const EMPTY_IOV: libc::iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
 // SAFETY: all zeros is a valid mmsghdr.
 const EMPTY_HEADER: libc::mmsghdr = unsafe { mem::zeroed() };
-
-/// What a failed receive means.
-fn nothing_yet() -> io::Result<usize> {
-    let error = io::Error::last_os_error();
-    match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
-        _ => Err(error),
-    }
-}
 
 /// What a failed send means.
 fn refused(segmented: bool) -> Sent {

@@ -155,7 +155,7 @@ impl<D: Device> Core<D> {
                 let client = vqp.client;
                 self.events.push_back(Event::GaveWay { client, vqp: id });
                 // It has nothing outstanding, and goes at once.
-                self.destroy(id, self.heard.until());
+                self.destroy(id, self.heard.now());
                 return true;
             }
             if let Some(accepted) = self.accepted_in(scope) {

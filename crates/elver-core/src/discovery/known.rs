@@ -182,12 +182,15 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// A peer was looked up. If something else was told of it lately who waited goes on with that, and who
-    /// connects next asks anew: the table may be late.
-    pub(crate) fn weigh(&mut self, peer: PeerId, found: NodeRecord, now: Time) {
+    /// A peer was looked up. If something else was told of it lately than what is believed now, who waited goes on with
+    /// that, and who connects next asks anew: the table may be late.
+    pub(crate) fn weigh(&mut self, peer: PeerId, now: Time) {
         let is_server = self.is_meta_server(peer);
-        if let Some(entry) = self.peers.get_mut(peer) {
-            entry.doubted = !is_server && self.lookups.news.disputes(entry.gid, found, now);
+        if let Some(entry) = self.peers.get_mut(peer)
+            && let Some(believed) = entry.record
+        {
+            let disputed = self.lookups.news.disputes(entry.gid, believed, now);
+            entry.doubted = !is_server && entry.gid != self.gid && disputed;
         }
     }
 

@@ -9,37 +9,48 @@ use alloc::collections::VecDeque;
 
 use elver_control::NodeRecord;
 use elver_verbs::{Gid, Time};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
-/// For so long after its news a node's record is not taken from a table that has another, in nanoseconds:
-/// within this a meta server that has lost the registry is no longer on anybody's list.
+/// For so long after its news a node's record is not taken for sure from a table that has another, in nanoseconds: the
+/// registry tells a meta server within a round trip, and one that it has lost it takes off the list, by default within
+/// five seconds (`meta.ttl_ms`).
 const LATE_NS: u64 = 10_000_000_000;
 /// News that are remembered: beyond those the oldest are forgotten early.
-const NEWS_MAX: usize = 256;
+const NEWS_MAX: usize = 4_096;
 
-/// The latest news, oldest first.
+/// The latest news.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    latest: VecDeque<(Time, Gid, Option<NodeRecord>)>,
+    latest: HashMap<Gid, (Time, Option<NodeRecord>), FxBuildHasher>,
+    /// Of whom there were news, and when, oldest first; also of whom there were others since.
+    order: VecDeque<(Time, Gid)>,
 }
 
 impl News {
     /// A node came with this record, or went.
     pub(crate) fn told(&mut self, gid: Gid, record: Option<NodeRecord>, now: Time) {
-        if self.latest.len() == NEWS_MAX {
-            self.latest.pop_front();
+        let is_old = |(at, _): &(Time, Gid)| now.ns_since(*at) >= LATE_NS;
+        while self.order.len() == NEWS_MAX || self.order.front().is_some_and(is_old) {
+            let Some((at, of)) = self.order.pop_front() else { break };
+            if self.latest.get(&of).is_some_and(|(last, _)| *last == at) {
+                self.latest.remove(&of);
+            }
         }
-        self.latest.push_back((now, gid, record));
+        self.order.push_back((now, gid));
+        self.latest.insert(gid, (now, record));
     }
 
-    /// Whether what a table says that a node is disagrees with what was told of it lately.
+    /// Whether a node's record disagrees with what was told of it lately.
     pub(crate) fn disputes(&self, gid: Gid, record: NodeRecord, now: Time) -> bool {
-        let recent = self.latest.iter().rev().take_while(|(at, ..)| now.ns_since(*at) < LATE_NS);
-        let mut told = recent.filter(|(_, of, _)| *of == gid).map(|(.., told)| told);
-        told.next().is_some_and(|told| *told != Some(record))
+        let told = self.latest.get(&gid).filter(|(at, _)| now.ns_since(*at) < LATE_NS);
+        told.is_some_and(|(_, told)| *told != Some(record))
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        (self.latest.capacity() * size_of::<(Time, Gid, Option<NodeRecord>)>()) as u64
+        let each = size_of::<(Gid, (Time, Option<NodeRecord>))>() + 1;
+        let order = self.order.capacity() * size_of::<(Time, Gid)>();
+        (self.latest.capacity() * each + order) as u64
     }
 }
 
@@ -72,11 +83,11 @@ mod tests {
         let mut news = News::default();
         news.told(NODE, None, Time(5));
         for _ in 1..NEWS_MAX {
-            news.told(Gid([2; 16]), None, Time(5));
+            news.told(Gid([2; 16]), None, Time(6));
         }
         assert!(news.disputes(NODE, record(1), Time(5)));
-        news.told(Gid([2; 16]), None, Time(5));
-        assert!(!news.disputes(NODE, record(1), Time(5)));
-        assert!(news.bytes() <= 64 << 10);
+        news.told(Gid([2; 16]), None, Time(6));
+        assert!(!news.disputes(NODE, record(1), Time(6)));
+        assert!(news.bytes() <= 1 << 20);
     }
 }

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! A receiver begins no READ later than [`READ_NS`](crate::messaging::named::READ_NS) after the last time that
-//! it can be sure to have had leave: the message, or a Query, arrived after the receiver had last emptied its
-//! completion queue. So a sender whose peer does not answer a Revoke knows when no READ comes any longer, and
+//! it can be sure to have had leave: the message, or a Query, arrived after the receiver had last taken all
+//! that had arrived. So a sender whose peer does not answer a Revoke knows when no READ comes any longer, and
 //! no READ finds a region that is gone, which would stop the shared lane that it is on. A receiver whose clock
 //! stood still does not keep to that: for him the key of the message goes before its WR completes.
 

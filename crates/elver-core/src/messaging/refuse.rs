@@ -19,7 +19,7 @@ impl<D: Device> Core<D> {
         let note = Note::to_sender(Kind::Nack, to.1, cookie);
         let note = Note { detail: refusal as u16, ..note };
         if !self.notes.tell(&mut self.stats, to.0, note) {
-            self.refusals.tell_again(Self::query_at(self.heard.until()), to, cookie);
+            self.refusals.tell_again(Self::query_at(self.heard.now()), to, cookie);
         }
     }
 

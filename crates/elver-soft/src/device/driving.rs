@@ -1,7 +1,6 @@
 //! What makes progress: looks at the link and at what comes past it, at the clock, and at what waits to be sent.
 
 use elver_rnic::{RxMeta, Time};
-use elver_verbs::Intake;
 use elver_wire::{Flow, IpId};
 
 use super::SoftDevice;
@@ -152,7 +151,7 @@ impl SoftDevice {
         let holds = self.rnic.gives_way() && self.held < HELD_MAX;
         let mut sent = sends && !holds && self.transmit(now());
         let count = self.port.receive();
-        self.count_taken(count);
+        self.taken.add(self.port.look());
         if count == 0 {
             self.held = 0;
             sent |= holds && self.transmit(now());
@@ -181,18 +180,6 @@ impl SoftDevice {
         }
         self.attend(now);
         true
-    }
-
-    /// The link had so many datagrams: none, if it is empty.
-    fn count_taken(&mut self, count: usize) {
-        self.taken += count;
-        if count > 0 && self.taken < self.waiting_max {
-            return;
-        }
-        if !self.has_beside() {
-            self.taken = 0;
-            self.intake = if count == 0 { Intake::Empty } else { Intake::Past };
-        }
     }
 
     /// Does what is due by the clock.

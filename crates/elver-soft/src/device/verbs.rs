@@ -307,6 +307,6 @@ impl Device for SoftDevice {
     }
 
     fn intake(&mut self) -> Intake {
-        std::mem::take(&mut self.intake)
+        self.taken.intake()
     }
 }

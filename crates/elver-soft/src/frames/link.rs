@@ -14,6 +14,7 @@ use crate::frames::host::{FRAME_BUFFER, Host};
 use crate::frames::ip::HEADROOM;
 use crate::frames::socket::{ReceivedFrame, SentFrame};
 use crate::inlet::Inlet;
+use crate::intake::Look;
 
 /// Frames that one look takes at most.
 const RECEIVE_FRAMES: usize = 32;
@@ -31,6 +32,8 @@ pub(crate) struct FramePort {
     incoming: Vec<u8>,
     slot: usize,
     lengths: Vec<usize>,
+    /// What the last receive found.
+    pub(crate) look: Look,
     /// Looks in a row that found something.
     hits: u32,
 }
@@ -55,6 +58,7 @@ impl FramePort {
             incoming: vec![0; slot * RECEIVE_FRAMES],
             slot,
             lengths: Vec::with_capacity(RECEIVE_FRAMES),
+            look: Look::default(),
             hits: 0,
         })
     }
@@ -82,14 +86,19 @@ impl FramePort {
     /// Receives what is there, at most a few frames; returns how many.
     pub(crate) fn receive(&mut self) -> usize {
         self.lengths.clear();
+        self.look = Look::default();
         let most = if self.hits < HITS_OF_A_STREAM { 1 } else { RECEIVE_FRAMES };
         for slot in self.incoming.chunks_exact_mut(self.slot).take(most) {
             if self.closed {
+                self.look.emptied = true;
                 break;
             }
             match self.socket.receive(slot) {
                 ReceivedFrame::Frame(len) => self.lengths.push(len.min(self.slot)),
-                ReceivedFrame::Nothing => break,
+                ReceivedFrame::Nothing => {
+                    self.look.emptied = true;
+                    break;
+                }
                 ReceivedFrame::Closed => {
                     self.closed = true;
                     self.host.counters.frame_link_closed += 1;

@@ -127,7 +127,7 @@ impl<D: Device> Core<D> {
         match &found {
             Ok(record) => {
                 self.learn(peer, *record, now);
-                self.weigh(peer, *record, now);
+                self.weigh(peer, now);
             }
             Err(ConnectError::NoSuchNode { .. }) if !self.is_meta_server(peer) => self.doubt(peer),
             Err(_) => {}

@@ -208,11 +208,12 @@ impl<D: Device> Core<D> {
         }
         // Its peer may have given up what it has asked for. Who waits for it here has time left then to ask
         // for another.
-        let waiting = &self.links.waiting;
+        let (waiting, heard) = (&self.links.waiting, self.heard.until());
         let silent = |link: &RcLink| {
-            let waited_for = waiting.is_waited_for(link.peer, link.class);
+            let waited_for =
+                link.purpose.is_shared() && waiting.is_waited_for(link.peer, link.class);
             let bound = if waited_for { SILENCE_NS / 2 } else { SILENCE_NS };
-            link.state == LinkState::Listening && now.ns_since(link.since) >= bound
+            link.state == LinkState::Listening && heard.ns_since(link.since) >= bound
         };
         let silent: Vec<LinkId> = self.links.rc.matching(silent).collect();
         for id in silent {
