@@ -197,9 +197,14 @@ impl Ends {
     }
 
     /// Begins to connect it, anew if it was connected.
-    pub(crate) fn connect_start(&self, peer: Gid, port: u16) -> Result<elver::Connecting, Error> {
+    pub(crate) fn connect_start(
+        &self,
+        peer: Gid,
+        port: u16,
+        how: ConnectOptions,
+    ) -> Result<elver::Connecting, Error> {
         self.take_and_wake()?;
-        let going = self.vqp.qconnect_start(peer, port, ConnectOptions::default())?;
+        let going = self.vqp.qconnect_start(peer, port, how)?;
         let state = &mut *self.state.borrow_mut();
         state.failed = None;
         // What has come back without a message did so over the connection that there was.

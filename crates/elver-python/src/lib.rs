@@ -22,6 +22,7 @@ mod connecting;
 mod ends;
 mod errors;
 mod memory;
+mod policy;
 mod session;
 mod taking;
 mod vqp;

@@ -4,7 +4,7 @@ use std::cell::{OnceCell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use elver::{ConnectOptions, Destination, HeirState, PrepareOptions, SessionOptions, VqpOptions};
+use elver::{Destination, HeirState, PrepareOptions, SessionOptions, VqpOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -13,6 +13,7 @@ use crate::awaiting::Awaiting;
 use crate::connecting::Connecting;
 use crate::errors::{Error, gid, raised};
 use crate::memory::{Memory, access};
+use crate::policy::connect_options;
 use crate::vqp::Vqp;
 use crate::waiting::waiting;
 use crate::waits::{On, Waits};
@@ -104,28 +105,30 @@ impl Session {
         Ok(Memory(self.open()?.alloc(length, access).map_err(raised)?))
     }
 
-    /// A virtual queue pair to a node, by its address, and to who is bound to the port there.
-    #[pyo3(signature = (peer, port = 0))]
-    fn connect(&self, peer: &str, port: u16) -> PyResult<Vqp> {
-        self.connect_start(peer, port)?.wait(None)
+    /// A virtual queue pair to a node, by its address, and to who is bound to the port there. A leased one has an RC queue
+    /// pair of its own.
+    #[pyo3(signature = (peer, port = 0, leased = false))]
+    fn connect(&self, peer: &str, port: u16, leased: bool) -> PyResult<Vqp> {
+        self.connect_start(peer, port, leased)?.wait(None)
     }
 
     /// As `connect`, awaited.
-    #[pyo3(signature = (peer, port = 0))]
-    fn connect_async(slf: Bound<'_, Self>, peer: String, port: u16) -> Awaiting {
+    #[pyo3(signature = (peer, port = 0, leased = false))]
+    fn connect_async(slf: Bound<'_, Self>, peer: String, port: u16, leased: bool) -> Awaiting {
         let waits = slf.borrow().0.clone();
         let session = slf.unbind();
-        let begin =
-            move |py: Python<'_>| Py::new(py, session.borrow(py).connect_start(&peer, port)?);
+        let begin = move |py: Python<'_>| {
+            Py::new(py, session.borrow(py).connect_start(&peer, port, leased)?)
+        };
         Connecting::awaiting("Session.connect_async", waits, begin)
     }
 
     /// As `connect`, and does not wait: `wait()` of what this gives has the Vqp, and so has who awaits it.
-    #[pyo3(signature = (peer, port = 0))]
-    fn connect_start(&self, peer: &str, port: u16) -> PyResult<Connecting> {
+    #[pyo3(signature = (peer, port = 0, leased = false))]
+    fn connect_start(&self, peer: &str, port: u16, leased: bool) -> PyResult<Connecting> {
         let vqp = self.open()?.create_vqp(VqpOptions::default()).map_err(raised)?;
-        let options = ConnectOptions::default();
-        let going = vqp.qconnect_start(gid(peer)?, port, options).map_err(raised)?;
+        let going =
+            vqp.qconnect_start(gid(peer)?, port, connect_options(leased)).map_err(raised)?;
         Ok(Connecting::new(vqp, going, &self.0))
     }
 
@@ -138,19 +141,20 @@ impl Session {
     }
 
     /// Sessions for children of this process, each with a Vqp to each of these nodes and 32 KB of memory.
-    #[pyo3(signature = (count, peers, memory_bytes = 32 << 10))]
+    #[pyo3(signature = (count, peers, memory_bytes = 32 << 10, leased = false))]
     fn prepare(
         &self,
         py: Python<'_>,
         count: u32,
         peers: Vec<String>,
         memory_bytes: u64,
+        leased: bool,
     ) -> PyResult<Heirs> {
-        self.prepare_start(count, peers, memory_bytes, true, 0)?.wait(py)
+        self.prepare_start(count, peers, memory_bytes, true, 0, leased)?.wait(py)
     }
 
     /// As `prepare_start`, awaited.
-    #[pyo3(signature = (count, peers, memory_bytes = 32 << 10, must_connect = true, unassigned = 0))]
+    #[pyo3(signature = (count, peers, memory_bytes = 32 << 10, must_connect = true, unassigned = 0, leased = false))]
     fn prepare_async(
         slf: Bound<'_, Self>,
         count: u32,
@@ -158,14 +162,21 @@ impl Session {
         memory_bytes: u64,
         must_connect: bool,
         unassigned: u32,
+        leased: bool,
     ) -> Awaiting {
         let waits = slf.borrow().0.clone();
         let session = slf.unbind();
         let begin = move |py: Python<'_>| {
             let session = session.borrow(py);
             let peers = peers.clone();
-            let begun =
-                session.prepare_start(count, peers, memory_bytes, must_connect, unassigned)?;
+            let begun = session.prepare_start(
+                count,
+                peers,
+                memory_bytes,
+                must_connect,
+                unassigned,
+                leased,
+            )?;
             Ok(begun.going)
         };
         Preparing::awaiting("Session.prepare_async", waits, begin)
@@ -173,8 +184,8 @@ impl Session {
 
     /// As `prepare`, and does not wait: `wait()` of what this gives has them, and so has who awaits it. Unless they must
     /// connect, a node that is away leaves sessions without a Vqp to it. `unassigned` is how many each has beside those,
-    /// which go nowhere yet.
-    #[pyo3(signature = (count, peers, memory_bytes = 32 << 10, must_connect = true, unassigned = 0))]
+    /// which go nowhere yet. Leased, each Vqp has an RC queue pair of its own.
+    #[pyo3(signature = (count, peers, memory_bytes = 32 << 10, must_connect = true, unassigned = 0, leased = false))]
     fn prepare_start(
         &self,
         count: u32,
@@ -182,15 +193,19 @@ impl Session {
         memory_bytes: u64,
         must_connect: bool,
         unassigned: u32,
+        leased: bool,
     ) -> PyResult<Preparing> {
+        let connect = connect_options(leased);
         let options = PrepareOptions {
             mr_len: memory_bytes,
             must_connect,
             unassigned,
+            assigned: connect,
             ..PrepareOptions::default()
         };
         let peers: Vec<_> = peers.iter().map(|peer| gid(peer)).collect::<PyResult<_>>()?;
-        let destinations: Vec<_> = peers.into_iter().map(Destination::new).collect();
+        let to = |gid| Destination { connect, ..Destination::new(gid) };
+        let destinations: Vec<_> = peers.into_iter().map(to).collect();
         let begun = self.open()?.prepare_start(count, &destinations, options);
         let going = Rc::new(RefCell::new(Some(begun.map_err(raised)?)));
         Ok(Preparing { going, waits: self.0.clone() })

@@ -11,6 +11,7 @@ use crate::awaiting::Awaiting;
 use crate::ends::{Came, Ends};
 use crate::errors::{gid, raised};
 use crate::memory::{Memory, Piece};
+use crate::policy::connect_options;
 use crate::waiting::waiting;
 use crate::waits::{On, Waits};
 
@@ -280,25 +281,28 @@ impl Vqp {
         Ok(Awaiting::new("Vqp.recv_async", waits, on, Rc::new(is_up), Box::new(look)))
     }
 
-    /// Connects it, or connects it elsewhere, to a node and to who is bound to the port there.
-    #[pyo3(signature = (peer, port = 0))]
-    fn connect(&self, peer: &str, port: u16) -> PyResult<()> {
+    /// Connects it, or connects it elsewhere, to a node and to who is bound to the port there; leased, over an RC queue pair
+    /// of its own.
+    #[pyo3(signature = (peer, port = 0, leased = false))]
+    fn connect(&self, peer: &str, port: u16, leased: bool) -> PyResult<()> {
         self.0.waits.check_open()?;
-        let going = self.0.connect_start(gid(peer)?, port).map_err(raised)?;
+        let going =
+            self.0.connect_start(gid(peer)?, port, connect_options(leased)).map_err(raised)?;
         waiting(None, |at_most| going.wait(at_most).map(Some))?;
         Ok(())
     }
 
     /// As `connect`, awaited.
-    #[pyo3(signature = (peer, port = 0))]
-    fn connect_async(&self, peer: &str, port: u16) -> PyResult<Awaiting> {
+    #[pyo3(signature = (peer, port = 0, leased = false))]
+    fn connect_async(&self, peer: &str, port: u16, leased: bool) -> PyResult<Awaiting> {
         let (ends, peer) = (self.0.clone(), gid(peer)?);
         let going: Rc<OnceCell<elver::Connecting>> = Rc::default();
         let watched = going.clone();
         let is_up = move || watched.get().is_none_or(|going| !matches!(going.poll(), Ok(None)));
         let look = move |py: Python<'_>| {
             if going.get().is_none() {
-                let begun = ends.connect_start(peer, port).map_err(raised)?;
+                let begun =
+                    ends.connect_start(peer, port, connect_options(leased)).map_err(raised)?;
                 going.get_or_init(|| begun);
             }
             let is_done = going.get().map_or(Ok(None), elver::Connecting::poll).map_err(raised)?;

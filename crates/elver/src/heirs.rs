@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use elver_portal::{Command, HeirsLayout, Record, VqpOptions, Welcome};
+use elver_portal::{Command, ConnectOptions, HeirsLayout, Record, VqpOptions, Welcome};
 use elver_verbs::{AccessFlags, Gid};
 
 use crate::fork::generation;
@@ -39,6 +39,8 @@ pub struct PrepareOptions {
     /// go when the session is made anew, [`Heirs::assign`] says (Swift, section 4.1.3: unassigned QPs). A node of
     /// before minor version 5 has none.
     pub unassigned: u32,
+    /// How those of them are connected that [`Heirs::assign`] names a destination for.
+    pub assigned: ConnectOptions,
     /// Whether a destination that cannot be connected to refuses the set. If not, sessions are there
     /// without it, as those are that are made anew while a peer is away ([`Heir::vqps`]).
     pub must_connect: bool,
@@ -47,7 +49,8 @@ pub struct PrepareOptions {
 impl Default for PrepareOptions {
     fn default() -> PrepareOptions {
         let access = AccessFlags::LOCAL_WRITE;
-        PrepareOptions { mr_len: MR_LEN, access, unassigned: 0, must_connect: true }
+        let assigned = ConnectOptions::default();
+        PrepareOptions { mr_len: MR_LEN, access, unassigned: 0, assigned, must_connect: true }
     }
 }
 
@@ -303,7 +306,8 @@ impl Heirs {
             Some(to) => assigned.insert((heir, at), to),
             None => assigned.remove(&(heir, at)),
         };
-        let Destination { gid, port, connect, .. } = Destination::new(to.unwrap_or_default());
+        let Destination { gid, port, .. } = Destination::new(to.unwrap_or_default());
+        let connect = self.options.assigned;
         let (set, at) = (self.set, self.destinations.len() as u32 + at);
         // The node refuses nothing that is as it should be, and nobody waits for the answer.
         let command = Command::Assign { set, heir, at, gid, port, connect };

@@ -57,6 +57,8 @@ going = session.connect_start(node)
 going.wait(timeout=10).read(memory, 72, 8, target.address + 8, target.rkey)
 assert going.is_done
 refused(elver.Error, "already", going.wait)
+leased = session.connect(node, leased=True)
+leased.read(memory, 72, 8, target.address + 8, target.rkey)
 lost = session.connect_start("127.255.0.9")
 refused(elver.Error, "meta servers", lambda: lost.wait(timeout=30))
 assert lost.is_done
