@@ -200,7 +200,8 @@ def main():
     sessions = int(os.environ.get("ELVER_SESSIONS", "4"))
     destinations = os.environ.get("ELVER_DESTINATIONS", "").split()
     unassigned = int(os.environ.get("ELVER_UNASSIGNED", "2" if destinations else "0"))
-    elver_context.READY.start(destinations, unassigned, sessions, 2 * sessions)
+    leased = elver_context.is_leased(os.environ.get("ELVER_CONNECTIONS", "shared"))
+    elver_context.READY.start(destinations, unassigned, sessions, 2 * sessions, leased)
     try:
         function = load(directory, name)
     except BaseException:

@@ -368,7 +368,8 @@ def main():
     first = int(os.environ.pop("ELVER_FIRST"))
     sessions, sessions_max = map(int, os.environ.pop("ELVER_SESSIONS").split())
     unassigned = int(os.environ.pop("ELVER_UNASSIGNED"))
-    elver_context.READY.start(os.environ["ELVER_DESTINATIONS"].split(), unassigned, sessions, sessions_max)
+    leased = elver_context.is_leased(os.environ.pop("ELVER_CONNECTIONS"))
+    elver_context.READY.start(os.environ["ELVER_DESTINATIONS"].split(), unassigned, sessions, sessions_max, leased)
     strays.keep()
     init = Init(control)
     if os.environ.pop("ELVER_RUNTIME") == "awslambdaric":

@@ -36,6 +36,13 @@ def module():
     return elver
 
 
+def is_leased(connections):
+    """Whether each connection is to have a queue pair of its own."""
+    if connections not in ("shared", "leased"):
+        raise ValueError(f"ELVER_CONNECTIONS is {connections!r}; it is shared or leased")
+    return connections == "leased"
+
+
 def say(what, error):
     print(f"elver: {what}: {error}", file=sys.stderr, flush=True)
 
@@ -44,8 +51,9 @@ class Connections(dict):
     """Connections by destination. One that nobody made ahead is made when it is asked for: by a QP that has no
     destination yet, and then the INIT process is told."""
 
-    def __init__(self, session, begun, unassigned=(), tell=None):
+    def __init__(self, session, begun, leased, unassigned=(), tell=None):
         super().__init__()
+        self.leased = leased
         self.session = session
         self.begun = begun
         self.unassigned = list(unassigned)
@@ -61,10 +69,10 @@ class Connections(dict):
             return begun.wait()
         entry = self.choose(destination)
         if entry is None:
-            return self.session.connect(destination)
+            return self.session.connect(destination, leased=self.leased)
         number, to, connection = entry
         try:
-            connection.connect(destination)
+            connection.connect(destination, leased=self.leased)
         except Exception:
             if to:
                 self.tell(number, None)
@@ -92,18 +100,18 @@ class Rdma:
         self.inherited = inherited
 
     @classmethod
-    def own(cls, session, begun):
-        return cls(session, Connections(session, begun), session.alloc(MR_BYTES, ""), False)
+    def own(cls, session, begun, leased):
+        return cls(session, Connections(session, begun, leased), session.alloc(MR_BYTES, ""), False)
 
     @classmethod
-    def open(cls):
+    def open(cls, leased):
         elver = module()
         if elver is None or not os.path.exists(NODE):
             raise RuntimeError(
                 "the platform gives no RDMA: its configuration needs platform.node_socket, and the module elver "
                 "beside its program or at platform.module"
             )
-        return cls.own(elver.Session(NODE), {})
+        return cls.own(elver.Session(NODE), {}, leased)
 
     @classmethod
     def inherit(cls, ahead, first):
@@ -120,7 +128,7 @@ class Rdma:
                 # One with a destination was made before the node was told, or its node was away.
                 unassigned.append((qp, destination, connection))
             # One to a destination of the function's, whose node was away, is connected anew, or says then why not.
-        connections = Connections(heir.session, {}, unassigned, ahead.tell)
+        connections = Connections(heir.session, {}, ahead.leased, unassigned, ahead.tell)
         connections.update(qps)
         return cls(heir.session, connections, heir.memory, True)
 
@@ -128,11 +136,12 @@ class Rdma:
 class Ahead:
     """What an INIT process makes ready, and which child has what of it."""
 
-    def __init__(self, elver, destinations, unassigned, sessions, sessions_max):
+    def __init__(self, elver, destinations, unassigned, sessions, sessions_max, leased):
         self.elver = elver
         self.destinations = destinations
         self.sessions = min(sessions, sessions_max)
         self.sessions_max = sessions_max
+        self.leased = leased
         self.again = 0
         self.table = Assignments(destinations, unassigned)
         # Where children report. Nobody waits for it to have room, or something in it.
@@ -144,7 +153,7 @@ class Ahead:
     def begin(self):
         """Opens a session, and begins all that it makes ready."""
         session = self.elver.Session(NODE)
-        begun = {gid: session.connect_start(gid) for gid in self.destinations}
+        begun = {gid: session.connect_start(gid, leased=self.leased) for gid in self.destinations}
         # All of it or none: with a session that is open, nothing would be begun again.
         self.session, self.begun = session, begun
         self.epoch += 1
@@ -185,6 +194,7 @@ class Ahead:
                 MR_BYTES,
                 must_connect=False,
                 unassigned=self.table.unassigned,
+                leased=self.leased,
             )
         except Exception as error:
             self.later(error)
@@ -264,17 +274,19 @@ class Ready:
 
     def __init__(self):
         self.ahead = None
+        self.leased = False
         self.session = None
         self.is_child = False
         self.rdma = None
 
-    def start(self, destinations, unassigned, sessions, sessions_max):
+    def start(self, destinations, unassigned, sessions, sessions_max, leased):
         """Begins to make things ready, in an INIT process of a function with destinations, or with QPs for some."""
+        self.leased = leased
         elver = module() if (destinations or unassigned) and os.path.exists(NODE) else None
         if elver is None:
             return
         try:
-            self.ahead = Ahead(elver, destinations, unassigned, sessions, sessions_max)
+            self.ahead = Ahead(elver, destinations, unassigned, sessions, sessions_max, leased)
         except Exception as error:
             say("nothing is made ready", error)
 
@@ -302,15 +314,15 @@ class Ready:
 
     def open(self):
         if self.ahead is None or (self.is_child and self.session is None):
-            return Rdma.open()
+            return Rdma.open(self.leased)
         try:
             if not self.is_child:
-                return Rdma.own(self.ahead.session, dict(self.ahead.begun))
+                return Rdma.own(self.ahead.session, dict(self.ahead.begun), self.leased)
             return Rdma.inherit(self.ahead, self.session)
         except (TimeoutError, self.ahead.elver.Error) as error:
             # As when the node has started again since.
             say("what was made ready cannot be had", error)
-            return Rdma.open()
+            return Rdma.open(self.leased)
 
 
 READY = Ready()

@@ -139,6 +139,28 @@ impl RuntimeKind {
     }
 }
 
+/// What a function's connections go over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Connections {
+    /// Queue pairs of the node's, which all VQPs to a peer share: KRCORE's way.
+    #[default]
+    Shared,
+    /// An RC queue pair for each connection alone: Swift's way. The node has so many as fit into its
+    /// `transfer.leased_wrs_max`.
+    Leased,
+}
+
+impl Connections {
+    /// As a configuration and a process's environment name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Connections::Shared => "shared",
+            Connections::Leased => "leased",
+        }
+    }
+}
+
 /// A function.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -164,6 +186,9 @@ pub struct Function {
     /// another node connects one, which stays connected there for the children after it. Without it 2, or none for a
     /// function without destinations, or whose runtime is not forked.
     pub unassigned_qps: Option<u32>,
+    /// What all of its connections go over, those to destinations and the others.
+    #[serde(default)]
+    pub connections: Connections,
     /// Variables of its environment.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
@@ -455,6 +480,10 @@ mod tests {
             ("runtime = \"program\"\nsessions = 1\n", "functions.f.sessions is 1"),
             ("runtime = \"provided\"\nunassigned_qps = 2\n", "functions.f.unassigned_qps is 2"),
             ("destinations = [\"nowhere\"]\n", "nowhere"),
+            (
+                "connections = \"rented\"\n",
+                "unknown variant `rented`, expected `shared` or `leased`",
+            ),
             ("[owners.b]\nuid = 60001\n", "share the uid 60001"),
             ("[owners.root]\nuid = 0\n", "never run as root"),
             ("[owners.\"../x\"]\nuid = 7\n", "../x"),
@@ -492,6 +521,16 @@ mod tests {
             let function = &Config::parse(&text).unwrap().functions["f"];
             assert_eq!((function.runtime, function.runtime.forks()), (kind, forks));
             assert_eq!((function.sessions(), function.unassigned_qps() > 0), (sessions, forks));
+        }
+    }
+
+    #[test]
+    fn connections_are_shared_unless_they_are_leased() {
+        let read = |more: &str| Config::parse(&format!("{GOOD}{more}")).unwrap();
+        assert_eq!(read("").functions["f"].connections, Connections::Shared);
+        for connections in [Connections::Shared, Connections::Leased] {
+            let line = format!("connections = \"{}\"\n", connections.name());
+            assert_eq!(read(&line).functions["f"].connections, connections);
         }
     }
 

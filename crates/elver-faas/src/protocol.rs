@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{DESTINATIONS_MAX, RuntimeKind};
+use crate::config::{Connections, DESTINATIONS_MAX, RuntimeKind};
 use crate::schedule::{Found, ProcessId, RequestId};
 
 /// Destinations that are told of an INIT process, and that a request may want: more are not looked at, so that what a
@@ -73,6 +73,8 @@ pub struct Spawn {
     pub sessions_max: u32,
     /// QPs that each session has beside those to the destinations.
     pub unassigned_qps: u32,
+    /// What its connections go over.
+    pub connections: Connections,
     /// Its environment.
     pub environment: BTreeMap<String, String>,
     /// Most memory that it may map, in bytes.
@@ -227,6 +229,7 @@ mod tests {
             sessions: u32::MAX,
             sessions_max: u32::MAX,
             unassigned_qps: u32::MAX,
+            connections: Connections::Leased,
             environment: [("A".into(), "\u{1}".repeat(ENVIRONMENT_MAX))].into(),
             memory_max: u64::MAX,
         });

@@ -2,14 +2,15 @@
 //! neither.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::env::VarError;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use elver::{
-    ConnectOptions, Connecting, Destination, Gid, HeirState, Heirs, PrepareOptions, Preparing,
-    Session, Vqp, VqpOptions,
+    ConnectOptions, Connecting, Destination, Gid, HeirState, Heirs, Policy, PrepareOptions,
+    Preparing, Session, Vqp, VqpOptions,
 };
 use rustix::process::Pid;
 
@@ -23,6 +24,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// How long an INIT process waits for its sessions before it takes orders.
 const SETTLE: Duration = Duration::from_millis(2);
+
+/// What connections go over.
+const CONNECTIONS: &str = "ELVER_CONNECTIONS";
 
 /// A connection that has been begun.
 #[derive(Debug)]
@@ -45,6 +49,7 @@ pub(crate) struct Amounts {
 pub(crate) struct Ahead {
     destinations: Vec<(String, Gid)>,
     amounts: Amounts,
+    connect: ConnectOptions,
     /// Nothing is asked of the node before.
     again: Option<Instant>,
     session: Session,
@@ -61,14 +66,16 @@ impl Ahead {
         session: Session,
         destinations: &[String],
         amounts: Amounts,
+        connect: ConnectOptions,
     ) -> Result<Ahead, Error> {
         let table = Assignments::new(destinations.to_vec(), amounts.unassigned);
         let destinations = gids(destinations)?;
-        let begun = begin(&session, &destinations)?;
+        let begun = begin(&session, &destinations, connect)?;
         let sessions = amounts.sessions.min(amounts.sessions_max);
         let mut ahead = Ahead {
             destinations,
             amounts: Amounts { sessions, ..amounts },
+            connect,
             again: None,
             session,
             begun,
@@ -101,7 +108,7 @@ impl Ahead {
 
     fn begin_anew(&mut self) -> Result<(), Error> {
         let session = open()?;
-        self.begun = begin(&session, &self.destinations)?;
+        self.begun = begin(&session, &self.destinations, self.connect)?;
         self.session = session;
         self.told.clear();
         self.again = None;
@@ -126,10 +133,16 @@ impl Ahead {
         if have > 0 && has_sessions && has_qps {
             return;
         }
-        let to: Vec<_> = self.destinations.iter().map(|(_, gid)| Destination::new(*gid)).collect();
-        let (mr_len, must_connect) = (MR_BYTES, false);
-        let options =
-            PrepareOptions { mr_len, must_connect, unassigned, ..PrepareOptions::default() };
+        let connect = self.connect;
+        let to = |(_, gid): &(_, Gid)| Destination { connect, ..Destination::new(*gid) };
+        let to: Vec<_> = self.destinations.iter().map(to).collect();
+        let options = PrepareOptions {
+            mr_len: MR_BYTES,
+            must_connect: false,
+            unassigned,
+            assigned: connect,
+            ..PrepareOptions::default()
+        };
         match self.session.prepare_start(sessions, &to, options) {
             Ok(preparing) => self.preparing = Some(preparing),
             Err(error) => self.later(&error),
@@ -232,7 +245,7 @@ impl Ahead {
 
     /// What the INIT process itself has.
     pub(crate) fn own(&mut self) -> Result<Rdma, Error> {
-        let mut rdma = Rdma::own(self.session.clone())?;
+        let mut rdma = Rdma::own(self.session.clone(), self.connect)?;
         for ((name, _), begun) in self.destinations.iter().zip(&mut self.begun) {
             if let Some(vqp) = begun.vqp.take() {
                 rdma.begun.insert(name.clone(), (vqp, begun.going.clone()));
@@ -272,7 +285,8 @@ impl Ahead {
         }
         let unassigned = Some(Unassigned { qps: unassigned, finder });
         let begun = BTreeMap::new();
-        Ok(Rdma { session: heir.session, mr, inherited: true, vqps, begun, unassigned })
+        let (session, connect) = (heir.session, self.connect);
+        Ok(Rdma { session, mr, inherited: true, connect, vqps, begun, unassigned })
     }
 }
 
@@ -284,11 +298,25 @@ pub(crate) fn open() -> Result<Session, Error> {
     }
 }
 
+/// How the function's configuration has its connections made; without a platform's word they share what the node has.
+pub(crate) fn connect_options() -> Result<ConnectOptions, Error> {
+    let policy = match std::env::var(CONNECTIONS).as_deref() {
+        Ok("leased") => Policy::Leased,
+        Ok("shared") | Err(VarError::NotPresent) => Policy::Shared,
+        _ => return Err(Error::NoPlatform(CONNECTIONS)),
+    };
+    Ok(ConnectOptions { policy, ..ConnectOptions::default() })
+}
+
 /// What a process that has no children has: a session, and connections that have been begun.
-pub(crate) fn connecting(session: Session, destinations: &[String]) -> Result<Rdma, Error> {
+pub(crate) fn connecting(
+    session: Session,
+    destinations: &[String],
+    connect: ConnectOptions,
+) -> Result<Rdma, Error> {
     let destinations = gids(destinations)?;
-    let begun = begin(&session, &destinations)?;
-    let mut rdma = Rdma::own(session)?;
+    let begun = begin(&session, &destinations, connect)?;
+    let mut rdma = Rdma::own(session, connect)?;
     for ((name, _), Begun { vqp, going }) in destinations.into_iter().zip(begun) {
         rdma.begun.extend(vqp.map(|vqp| (name, (vqp, going))));
     }
@@ -303,10 +331,14 @@ fn gids(destinations: &[String]) -> Result<Vec<(String, Gid)>, Error> {
     destinations.iter().map(parse).collect()
 }
 
-fn begin(session: &Session, to: &[(String, Gid)]) -> Result<Vec<Begun>, elver::Error> {
+fn begin(
+    session: &Session,
+    to: &[(String, Gid)],
+    connect: ConnectOptions,
+) -> Result<Vec<Begun>, elver::Error> {
     let begin = |(_, gid): &(String, Gid)| {
         let vqp = session.create_vqp(VqpOptions::default())?;
-        let going = vqp.qconnect_start(*gid, 0, ConnectOptions::default())?;
+        let going = vqp.qconnect_start(*gid, 0, connect)?;
         Ok(Begun { vqp: Some(vqp), going: Rc::new(going) })
     };
     to.iter().map(begin).collect()

@@ -16,6 +16,6 @@ impl Rdma {
         let session = ahead::open()?;
         let named = std::env::var("ELVER_DESTINATIONS").unwrap_or_default();
         let destinations: Vec<String> = named.split_whitespace().map(String::from).collect();
-        ahead::connecting(session, &destinations)
+        ahead::connecting(session, &destinations, ahead::connect_options()?)
     }
 }

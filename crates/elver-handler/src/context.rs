@@ -71,7 +71,7 @@ impl<'a> Context<'a> {
                 }
                 match ready {
                     Some(Ok(rdma)) => rdma,
-                    Some(Err(_)) | None => Rdma::own(ahead::open()?)?,
+                    Some(Err(_)) | None => Rdma::own(ahead::open()?, ahead::connect_options()?)?,
                 }
             }
         };

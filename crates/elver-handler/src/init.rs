@@ -13,7 +13,7 @@ use rustix::process::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::ahead::{Ahead, Amounts};
+use crate::ahead::{Ahead, Amounts, connect_options};
 use crate::api::Invocation;
 use crate::assignments::QpNumber;
 use crate::context::{Context, Source};
@@ -316,5 +316,5 @@ fn make_ready(destinations: &[String]) -> Result<Option<Ahead>, Error> {
         return Err(Error::NoPlatform("ELVER_SESSIONS"));
     };
     let amounts = Amounts { sessions, sessions_max, unassigned };
-    Ok(Some(Ahead::start(Session::connect(node)?, destinations, amounts)?))
+    Ok(Some(Ahead::start(Session::connect(node)?, destinations, amounts, connect_options()?)?))
 }

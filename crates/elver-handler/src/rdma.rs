@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use elver::{
-    AccessFlags, Completed, Connecting, Gid, Mr, Payload, RemoteAddr, SendFlags, SendOp, SendWr,
-    Session, Vqp, VqpOptions, Wc,
+    AccessFlags, Completed, ConnectOptions, Connecting, Gid, Mr, Payload, RemoteAddr, SendFlags,
+    SendOp, SendWr, Session, Vqp, VqpOptions, Wc,
 };
 
 use crate::assignments::QpNumber;
@@ -26,6 +26,7 @@ pub struct Rdma {
     pub mr: Mr,
     /// Whether it was made ahead for this child.
     pub inherited: bool,
+    pub(crate) connect: ConnectOptions,
     pub(crate) vqps: BTreeMap<String, Vqp>,
     pub(crate) begun: BTreeMap<String, (Vqp, Rc<Connecting>)>,
     pub(crate) unassigned: Option<Unassigned>,
@@ -40,12 +41,17 @@ pub(crate) struct Unassigned {
 
 impl Unassigned {
     /// One of them, connected; none if all are in use.
-    fn connect(&mut self, destination: &str, gid: Gid) -> Result<Option<Vqp>, Error> {
+    fn connect(
+        &mut self,
+        destination: &str,
+        gid: Gid,
+        options: ConnectOptions,
+    ) -> Result<Option<Vqp>, Error> {
         let find =
             |wanted: Option<&str>| self.qps.iter().position(|(_, to, _)| to.as_deref() == wanted);
         let Some(at) = find(Some(destination)).or_else(|| find(None)) else { return Ok(None) };
         let (qp, to, vqp) = &self.qps[at];
-        if let Err(error) = vqp.qconnect(gid, 0) {
+        if let Err(error) = vqp.qconnect_with(gid, 0, options) {
             if to.is_some() {
                 self.finder.tell(*qp, None);
             }
@@ -58,10 +64,10 @@ impl Unassigned {
 }
 
 impl Rdma {
-    pub(crate) fn own(session: Session) -> Result<Rdma, Error> {
+    pub(crate) fn own(session: Session, connect: ConnectOptions) -> Result<Rdma, Error> {
         let mr = session.alloc(MR_BYTES, AccessFlags::LOCAL_WRITE)?;
         let (vqps, begun) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Rdma { session, mr, inherited: false, vqps, begun, unassigned: None })
+        Ok(Rdma { session, mr, inherited: false, connect, vqps, begun, unassigned: None })
     }
 
     /// The connection to a destination. One that nobody made ahead is made now, by an inherited QP that goes nowhere yet
@@ -79,12 +85,13 @@ impl Rdma {
                 None => {
                     let gid =
                         destination.parse().map_err(|_| Error::NoGid(destination.to_string()))?;
-                    let unassigned = self.unassigned.as_mut();
-                    match unassigned.map(|qps| qps.connect(destination, gid)).transpose()? {
+                    let (unassigned, options) = (self.unassigned.as_mut(), self.connect);
+                    let connect = |qps: &mut Unassigned| qps.connect(destination, gid, options);
+                    match unassigned.map(connect).transpose()? {
                         Some(Some(vqp)) => vqp,
                         Some(None) | None => {
                             let vqp = self.session.create_vqp(VqpOptions::default())?;
-                            vqp.qconnect(gid, 0)?;
+                            vqp.qconnect_with(gid, 0, options)?;
                             vqp
                         }
                     }

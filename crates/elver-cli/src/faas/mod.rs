@@ -38,6 +38,7 @@ functions.toml:
   # runtime = \"awslambdaric\"     # AWS's client for Python, in that directory
   # runtime = \"program\"          # any program that speaks the AWS Lambda Runtime API
   # destinations = [\"10.0.0.2\"]  # connected when a request begins: context.qps[\"10.0.0.2\"]
+  # connections = \"leased\"       # each over an RC queue pair of its own, and not over those that all share
   # timeout_s = 3; concurrency_max = 100; memory_mb = 512; sessions = 4; unassigned_qps = 2
   [platform]                     # all of it may be left out
   runtime = [\"crun\"]             # or [\"runc\"], [\"podman\", \"--runtime=runc\"], [\"docker\"]

@@ -221,6 +221,7 @@ fn command(spawn: &Spawn) -> io::Result<Command> {
         .env("ELVER_DESTINATIONS", spawn.destinations.join(" "))
         .env("ELVER_SESSIONS", format!("{} {}", spawn.sessions, spawn.sessions_max))
         .env("ELVER_UNASSIGNED", spawn.unassigned_qps.to_string())
+        .env("ELVER_CONNECTIONS", spawn.connections.name())
         .env("ELVER_RUNTIME", runtime)
         .env("ELVER_FIRST", spawn.first.0.to_string())
         .envs(&spawn.environment);

@@ -73,6 +73,7 @@ pub(super) fn spawn(config: &Config, process: ProcessId, first: RequestId, name:
         sessions: function.sessions(),
         sessions_max: u32::try_from(function.concurrency_max).unwrap_or(u32::MAX),
         unassigned_qps: function.unassigned_qps(),
+        connections: function.connections,
         environment: function.environment.clone(),
         memory_max: function.memory_mb << 20,
     })

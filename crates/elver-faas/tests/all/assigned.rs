@@ -117,6 +117,22 @@ fn what_a_child_in_python_has_connected_stays_for_the_next() {
 }
 
 #[test]
+fn a_leased_function_in_python_has_queue_pairs_of_its_own_wherever_it_goes() {
+    let (near, far) = nodes(5);
+    let function = python("zara", 62_205, &["read"])
+        + &format!("destinations = [{:?}]\nconnections = \"leased\"\n", near.gid());
+    let mut platform = near.platform_with_python(&function);
+    std::fs::write(platform.code().join("handlers.py"), HANDLERS).unwrap();
+    stays_connected(&platform, &near, &far, (62_205, "zara-read"));
+    wait_for("four sessions to be free", || (near.count("free") == 4).then_some(()));
+    for to in [&near, &far] {
+        let ways = near.ways_to(to);
+        assert!(!ways.is_empty() && ways.iter().all(|via| via == "leased"), "{ways:?}");
+    }
+    platform.end();
+}
+
+#[test]
 fn what_a_native_child_has_connected_stays_for_the_next() {
     static EXAMPLES: Examples = Examples::new(
         "elver-handler",

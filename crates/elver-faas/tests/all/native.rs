@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use elver_faas::schedule::Start;
-use elver_testkit::{Examples, Place, copy, handler_library, wait_for};
+use elver_testkit::{Examples, Place, TestNode, copy, handler_library, wait_for};
 use serde_json::{Value, json};
 
 use crate::platform::{Platform, wait_for_processes};
@@ -78,6 +78,67 @@ fn a_function_in_rust_is_forked_with_its_connections() {
     platform.end();
     wait_for_processes(62_101, 0);
     wait_for("all sessions to go", || (store.count("free") == 0).then_some(()));
+}
+
+#[test]
+fn a_leased_function_has_queue_pairs_of_its_own_and_gives_them_back() {
+    let store = Store::new(&PLACE, 6);
+    let more = "connections = \"leased\"\nsessions = 2\nconcurrency_max = 2\n";
+    let mut platform = store.platform(&(native("leaser", 62_106, &store.gid()) + more));
+    put(&platform, &EXAMPLES.program("function"));
+    let leased = |count| {
+        wait_for("leased queue pairs", || {
+            let free = store.count("free");
+            (store.ways_to(&store) == vec!["leased"; count]).then_some(free)
+        })
+    };
+    let held = |go: &str| platform.invoke_beside("leaser", store.event(json!({"until": go})));
+    let answer = |go: &str, asked: std::thread::JoinHandle<_>| {
+        std::fs::write(platform.code().join(go), "").unwrap();
+        let invoked: Result<elver_faas::client::Invoked, _> = asked.join().unwrap();
+        let invoked = invoked.unwrap();
+        let answer: Value = serde_json::from_slice(&invoked.body).unwrap();
+        assert_eq!(answer["read"], "greeting", "{answer}");
+        (invoked.start, answer["inherited"] == true)
+    };
+    // The INIT process's own, and one in each session for a child.
+    let first = held("go-0");
+    leased(3);
+    assert_eq!(answer("go-0", first), (Start::Cold, false));
+    for (go, crash) in [("go-1", false), ("go-2", true)] {
+        wait_for("two sessions to be free", || (store.count("free") == 2).then_some(()));
+        let child = held(go);
+        wait_for("a session to be taken", || (store.count("free") == 1).then_some(()));
+        leased(2);
+        if crash {
+            let (_, why) = platform.refusal("leaser", store.event(json!({"crash": true})));
+            assert!(why.contains("signal 6"), "{why}");
+        }
+        assert_eq!(answer(go, child), (Start::Fork, true));
+    }
+    wait_for("two sessions to be free", || (store.count("free") == 2).then_some(()));
+    leased(2);
+    platform.end();
+    leased(0);
+}
+
+#[test]
+fn who_has_no_room_for_leased_queue_pairs_is_told() {
+    let mut config = PLACE.config(7, 1);
+    config.transfer.leased_wrs_max = 64;
+    let store = Store::of(TestNode::start(config));
+    let more = "connections = \"leased\"\n";
+    let mut platform = store.platform(&(native("crowd", 62_107, &store.gid()) + more));
+    put(&platform, &EXAMPLES.program("function"));
+    for start in [Start::Cold, Start::Fork] {
+        let failed = platform.invoke("crowd", store.event(json!({}))).unwrap();
+        let error: Value = serde_json::from_slice(&failed.body).unwrap();
+        assert_eq!((failed.start, failed.is_error), (start, true));
+        let why = error["errorMessage"].as_str().unwrap();
+        assert!(why.contains("raise `transfer.leased_wrs_max` here"), "{why}");
+    }
+    assert!(store.ways_to(&store).is_empty());
+    platform.end();
 }
 
 #[test]

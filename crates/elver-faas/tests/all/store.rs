@@ -120,6 +120,14 @@ impl Store {
         event
     }
 
+    /// What backs each VQP that is connected to a node from here.
+    pub fn ways_to(&self, to: &Store) -> Vec<String> {
+        let there = Some(to.node.gid.to_ip());
+        let vqps = self.node.status().vqps.into_iter();
+        let to_there = vqps.filter(|vqp| vqp.state == "connected" && vqp.peer == there);
+        to_there.filter_map(|vqp| vqp.via).collect()
+    }
+
     /// VQPs that are connected to the node itself.
     pub fn connected(&self) -> usize {
         let status = self.node.status();
