@@ -35,6 +35,8 @@ schemes:
   krcore     each process opens a session of its own and connects: a virtual queue pair
   swift      the INIT process connects and prepares sessions while it imports the handler, and each
              child takes one over
+  swift-leased  as swift, and each connection has an RC queue pair of its own, as the paper's have:
+             connections = \"leased\"
 Times are from the request's arrival at the orchestrator: until the handler's process takes the request
 (launch), and until its answer (total). The handler's own time from its first line to the completion of
 a READ of 8 bytes from a node of this host is control.";
@@ -80,9 +82,10 @@ enum Scheme {
     Baseline,
     Krcore,
     Swift,
+    SwiftLeased,
 }
 
-const SCHEMES: [Scheme; 3] = [Scheme::Baseline, Scheme::Krcore, Scheme::Swift];
+const SCHEMES: [Scheme; 4] = [Scheme::Baseline, Scheme::Krcore, Scheme::Swift, Scheme::SwiftLeased];
 const STARTS: [Start; 3] = [Start::Cold, Start::Warm, Start::Fork];
 
 impl Scheme {
@@ -91,6 +94,7 @@ impl Scheme {
             Scheme::Baseline => "baseline",
             Scheme::Krcore => "krcore",
             Scheme::Swift => "swift",
+            Scheme::SwiftLeased => "swift-leased",
         }
     }
 
@@ -104,6 +108,9 @@ impl Scheme {
             Scheme::Baseline => String::new(),
             Scheme::Krcore => format!("destinations = [{to:?}]\nsessions = 0\n"),
             Scheme::Swift => format!("destinations = [{to:?}]\n"),
+            Scheme::SwiftLeased => {
+                format!("destinations = [{to:?}]\nconnections = \"leased\"\n")
+            }
         }
     }
 }
