@@ -69,16 +69,16 @@ fn completions_that_wait_are_no_look() {
     assert_eq!(end.device.intake(), Intake::Empty);
 }
 
-/// The first look takes one datagram alone, and cannot tell; more of them are taken at once as they come in streams.
+/// Looks take one datagram alone, and cannot tell, until they have found some in a row.
 #[test]
 fn a_look_that_takes_all_says_so() {
     let mut end = open(3);
     let stranger = Stranger::of(&end);
     let mut said = Vec::new();
-    for _ in 0..6 {
+    for _ in 0..4 {
         stranger.send(&end);
         assert!(end.device.progress());
         said.push(end.device.intake());
     }
-    assert_eq!((said[0], said[5]), (Intake::Behind, Intake::Empty), "{said:?}");
+    assert_eq!(said, [Intake::Behind, Intake::Behind, Intake::Behind, Intake::Empty]);
 }
