@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use elver_control::{MRS_ADDR, NodeRecord, Terms, mrs_id, mrs_layout};
 use elver_kv::{Layout, Table, TableId};
-use elver_verbs::{AccessFlags, Device, Gid, MrInfo, Time, VerbsError, Wc, WcStatus};
+use elver_verbs::{AccessFlags, Device, Gid, Intake, MrInfo, Time, VerbsError, Wc, WcStatus};
 
 use self::heard::Heard;
 use crate::client::Client;
@@ -296,7 +296,12 @@ impl<D: Device> Core<D> {
         // What it has found since the last poll it has found at a time that is not known here.
         let _ = self.device.intake();
         let mut wcs = core::mem::take(&mut self.wcs);
+        let mut looks_on = false;
         for _ in 0..BATCHES_MAX {
+            if looks_on {
+                // Completions that wait are given without a look at the network.
+                self.device.progress();
+            }
             // What was kept may bring another QP to its end: what that leaves is older, too, than what
             // the device tells next.
             while !self.links.kept.is_empty() {
@@ -321,12 +326,12 @@ impl<D: Device> Core<D> {
             if count == BATCH || !self.links.kept.is_empty() {
                 continue;
             }
-            self.heard.take(self.device.intake());
-            if !self.heard.is_behind() {
+            let intake = self.device.intake();
+            self.heard.take(intake);
+            looks_on = intake == Intake::Behind && self.heard.is_behind();
+            if !looks_on {
                 break;
             }
-            // Completions that wait are given without a look at the network, and a look may have left something.
-            self.device.progress();
         }
         self.wcs = wcs;
         self.store.flush(now);

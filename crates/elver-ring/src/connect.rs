@@ -9,9 +9,10 @@ use elver::{
 };
 
 use crate::Error;
+use crate::asker::Asker;
 use crate::ends::{Ends, Memory, Where, ends};
 use crate::greeting::{Greeting, Nonsense, Place, VERSION};
-use crate::inbox::{ask, greet};
+use crate::inbox::greet;
 use crate::protocol::Config;
 use crate::ringer::Ringer;
 use crate::wire::{BELL_BYTES, BELLS, Parts, Role, SENDS_MAX, post_bell};
@@ -71,9 +72,6 @@ pub fn connect(
     Connecting::start(session, gid, port, options)?.wait(at_most)
 }
 
-/// After so long without an answer a listener is asked for the first time whether it has the offer still.
-const ASKS_FIRST: Duration = Duration::from_secs(1);
-
 /// A pair of rings that is being connected. Dropped, it is given up.
 #[derive(Debug)]
 pub struct Connecting {
@@ -84,9 +82,8 @@ pub struct Connecting {
     asked: Option<elver::Connecting>,
     /// The end's memory, and that of what comes to it, until the pair is made.
     memory: Option<(Memory, Mr)>,
-    /// When it asks next whether the listener has its offer still, and how long it has waited then.
-    asks_at: Instant,
-    waited: Duration,
+    /// Of the listener, whether it has the offer still.
+    asker: Asker,
     options: Options,
 }
 
@@ -109,8 +106,7 @@ impl Connecting {
         let vqp = session.create_vqp(vqp_options)?;
         let asked = Some(vqp.qconnect_start(gid, port, by(options.policy))?);
         let (to, memory) = ((gid, port), Some((memory, bells)));
-        let (asks_at, waited) = (Instant::now(), ASKS_FIRST);
-        Ok(Connecting { vqp, to, asked, memory, asks_at, waited, options })
+        Ok(Connecting { vqp, to, asked, memory, asker: Asker::new(), options })
     }
 
     /// The session.
@@ -144,7 +140,7 @@ impl Connecting {
         if let Some(failure) = self.vqp.failure() {
             return Err(failure.into());
         }
-        self.ask_again();
+        self.ask()?;
         Ok(None)
     }
 
@@ -161,10 +157,10 @@ impl Connecting {
         }
         loop {
             let mut wcs = [Wc::default()];
-            let asks = self.asks_in();
+            let asks = self.asker.due_in();
             match self.vqp.wait_cq(&mut wcs, Some(left().map_or(asks, |left| left.min(asks)))) {
                 Err(elver::Error::TimedOut) if left().is_none_or(|left| !left.is_zero()) => {
-                    self.ask_again();
+                    self.ask()?;
                 }
                 waited => {
                     waited?;
@@ -176,26 +172,24 @@ impl Connecting {
         }
     }
 
-    /// How long until it asks again.
-    pub(crate) fn asks_in(&self) -> Duration {
-        self.asks_at.saturating_duration_since(Instant::now())
+    /// How long until it is to be polled, if nothing comes.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn due_in(&self) -> Duration {
+        self.asker.due_in()
     }
 
-    /// Asks whether the listener has its offer still, if it has waited for so long: the answer may have been lost, and
-    /// the offer with it, while this host stood still. It asks after twice as long each time: a listener may be long
-    /// in looking, and its node holds so many messages for its port.
-    fn ask_again(&mut self) {
-        if self.asks_in().is_zero() {
-            self.waited *= 2;
-            self.asks_at = Instant::now() + self.waited;
-            ask(&self.vqp);
+    /// Asks whether the listener has the offer still, when it is time to.
+    fn ask(&mut self) -> Result<(), Error> {
+        let (memory, _) = self.memory.as_ref().ok_or(MADE)?;
+        match self.asker.tend(self.vqp.session(), self.to, memory.place()) {
+            Some(Greeting::Refused(reason)) => Err(Error::Refused { reason }),
+            _ => Ok(()),
         }
     }
 
     /// The VQP is connected: says what is wanted.
     fn greet(&mut self) -> Result<(), Error> {
         self.asked = None;
-        self.asks_at = Instant::now() + self.waited;
         let (memory, bells) = self.memory.as_ref().ok_or(MADE)?;
         for bell in 0..BELLS {
             post_bell(&self.vqp, bells, bell.into())?;
@@ -214,6 +208,8 @@ impl Connecting {
         }
         wc.succeeded()?;
         if wc.opcode != WcOpcode::Recv {
+            // The greeting has arrived.
+            self.asker.begin();
             return Ok(None);
         }
         let mut bytes = [0; BELL_BYTES as usize];
@@ -258,7 +254,7 @@ fn welcome(bytes: &[u8]) -> Result<(Place, u64), Error> {
     match Greeting::decode(bytes) {
         Ok(Greeting::Welcome(place, bell)) => Ok((place, bell)),
         Ok(Greeting::Refused(reason)) => Err(Error::Refused { reason }),
-        Ok(Greeting::Hello { .. } | Greeting::Waiting) => {
+        Ok(Greeting::Hello { .. } | Greeting::Waiting(_)) => {
             Err(Error::NoListener { what: "it connects itself" })
         }
         Err(Nonsense::Version(theirs)) => Err(Error::Version { theirs, ours: VERSION }),

@@ -33,12 +33,13 @@ pub(crate) enum Greeting {
     Welcome(Place, u64),
     /// The listener does not take it.
     Refused(Refusal),
-    /// Who connects has waited for long. A listener that has its greeting still says nothing.
-    Waiting,
+    /// Who connects has waited for long for an answer to a greeting, which it names by where its end is. It comes by
+    /// another VQP than that. A listener that has the greeting still says nothing.
+    Waiting(Place),
 }
 
 /// Where an end keeps what its peer writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) cells: RemoteAddr,
     pub(crate) slots: RemoteAddr,
@@ -91,7 +92,10 @@ impl Greeting {
                 words[9] = at.map_or(u64::MAX, |at| at as u64);
                 REFUSED
             }
-            Greeting::Waiting => WAITING,
+            Greeting::Waiting(place) => {
+                put_place(&mut words, place);
+                WAITING
+            }
         };
         words[0] = u64::from(MAGIC) | u64::from(VERSION) << 32 | u64::from(kind) << 48;
         let mut bytes = [0; GREETING_BYTES];
@@ -134,7 +138,7 @@ impl Greeting {
                 let unknown = Nonsense::Malformed("it refuses for an unknown reason");
                 Greeting::Refused(*reason.ok_or(unknown)?)
             }
-            WAITING => Greeting::Waiting,
+            WAITING => Greeting::Waiting(place(&words)?),
             _ => return Err(Nonsense::Malformed("a greeting of an unknown kind")),
         };
         // What a kind has no use for is zero.
@@ -206,7 +210,7 @@ mod tests {
         let (back, token, application) = (there.unbatched(), u64::MAX, 1 << 63);
         let hello = Greeting::Hello { there, back, place, token, application };
         let refused = REFUSALS.map(Greeting::Refused);
-        let others = [hello, Greeting::Welcome(place, 9), Greeting::Waiting];
+        let others = [hello, Greeting::Welcome(place, 9), Greeting::Waiting(place)];
         for greeting in others.into_iter().chain(refused) {
             let bytes = greeting.encode();
             assert_eq!(Greeting::decode(&bytes), Ok(greeting));

@@ -10,7 +10,7 @@ use elver::{
 
 use crate::Error;
 use crate::error::Refusal;
-use crate::greeting::{GREETING_BYTES, Greeting, woken};
+use crate::greeting::{GREETING_BYTES, Greeting, Place, woken};
 
 /// Receives at a port.
 const RECEIVES: u32 = 64;
@@ -18,6 +18,9 @@ const RECEIVES: u32 = 64;
 const RECEIVE_BYTES: u32 = 256;
 /// Greetings that wait to be accepted: of one node no more than half of what the others leave.
 const WAITING_MAX: usize = 1024;
+
+/// An offer: the node that it is of, and where the end of who offers is.
+type Offer = (Gid, Place);
 
 /// Something that came and is no waking.
 pub(crate) struct Greeted {
@@ -40,8 +43,9 @@ pub(crate) struct Inbox {
     /// Wakings that came for each end, by its number.
     wakings: RefCell<HashMap<u64, Rc<Cell<u64>>>>,
     last_bell: Cell<u64>,
-    /// VQPs that have an end.
+    /// VQPs that have an end, and the offers that it was made for.
     taken: RefCell<HashSet<u32>>,
+    offers: RefCell<HashSet<Offer>>,
     /// Nobody accepts any more.
     closed: Cell<bool>,
 }
@@ -63,6 +67,7 @@ impl Inbox {
             wakings: RefCell::default(),
             last_bell: Cell::default(),
             taken: RefCell::default(),
+            offers: RefCell::default(),
             closed: Cell::default(),
         };
         for receive in 0..RECEIVES {
@@ -91,13 +96,6 @@ impl Inbox {
                 }
                 continue;
             }
-            if Greeting::decode(bytes) == Ok(Greeting::Waiting) {
-                if !self.has_offer_of(message.source.id()) {
-                    self.lost.set(self.lost.get() + 1);
-                    refuse(&message.source, Refusal::Lost);
-                }
-                continue;
-            }
             if self.closed.get() {
                 refuse(&message.source, Refusal::Closed);
                 continue;
@@ -105,6 +103,13 @@ impl Inbox {
             // The session is called, so that nothing is borrowed.
             let peer = message.source.info().ok().and_then(|info| info.peer);
             let peer = peer.map(|(gid, _)| gid).unwrap_or_default();
+            if let Ok(Greeting::Waiting(place)) = Greeting::decode(bytes) {
+                if !self.has_offer((peer, place)) {
+                    self.lost.set(self.lost.get() + 1);
+                    refuse(&message.source, Refusal::Lost);
+                }
+                continue;
+            }
             if !self.has_room(peer) {
                 self.crowded.set(self.crowded.get() + 1);
                 refuse(&message.source, Refusal::Crowded);
@@ -117,10 +122,13 @@ impl Inbox {
         Ok(greeted)
     }
 
-    /// Whether a VQP's offer waits, or has an end.
-    fn has_offer_of(&self, vqp: u32) -> bool {
-        let waits = |greeted: &Greeted| greeted.source.id() == vqp;
-        self.taken.borrow().contains(&vqp) || self.waiting.borrow().iter().any(waits)
+    /// Whether an offer waits, or has an end.
+    fn has_offer(&self, offer: Offer) -> bool {
+        let waits = |greeted: &Greeted| {
+            greeted.peer == offer.0
+                && matches!(Greeting::decode(&greeted.bytes), Ok(Greeting::Hello { place, .. }) if place == offer.1)
+        };
+        self.offers.borrow().contains(&offer) || self.waiting.borrow().iter().any(waits)
     }
 
     /// Whether one more of a node may wait.
@@ -169,13 +177,14 @@ impl Inbox {
     }
 
     /// Counts the wakings of an end on a VQP from now on.
-    pub(crate) fn attach(self: &Rc<Inbox>, vqp: u32) -> Bell {
+    pub(crate) fn attach(self: &Rc<Inbox>, vqp: u32, offer: Offer) -> Bell {
         let number = self.last_bell.get() + 1;
         self.last_bell.set(number);
         let rung: Rc<Cell<u64>> = Rc::default();
         self.wakings.borrow_mut().insert(number, rung.clone());
         self.taken.borrow_mut().insert(vqp);
-        Bell { inbox: self.clone(), vqp, number, rung }
+        self.offers.borrow_mut().insert(offer);
+        Bell { inbox: self.clone(), vqp, offer, number, rung }
     }
 
     /// Accepts no more: who waits is refused, and who comes.
@@ -203,6 +212,7 @@ impl Inbox {
 pub(crate) struct Bell {
     pub(crate) inbox: Rc<Inbox>,
     vqp: u32,
+    offer: Offer,
     /// By which the peer names the end.
     pub(crate) number: u64,
     /// Wakings that came.
@@ -213,6 +223,7 @@ impl Drop for Bell {
     fn drop(&mut self) {
         self.inbox.wakings.borrow_mut().remove(&self.number);
         self.inbox.taken.borrow_mut().remove(&self.vqp);
+        self.inbox.offers.borrow_mut().remove(&self.offer);
     }
 }
 
@@ -221,15 +232,15 @@ pub(crate) fn greet(vqp: &Vqp, greeting: &Greeting) -> Result<(), Error> {
     send(vqp, greeting, SendFlags::SIGNALED)
 }
 
-/// Asks whether an offer is there still. As of a refusal, nobody takes a completion of it.
-pub(crate) fn ask(vqp: &Vqp) {
-    let _ = send(vqp, &Greeting::Waiting, SendFlags::empty());
+/// Says something whose completion nobody takes.
+pub(crate) fn tell(vqp: &Vqp, greeting: &Greeting) -> Result<(), Error> {
+    send(vqp, greeting, SendFlags::empty())
 }
 
 /// Says why not; it may be gone. Nobody takes a completion of it, so that there is none: no more refusals go to one peer than
 /// its VQP has room for.
 pub(crate) fn refuse(vqp: &Vqp, reason: Refusal) {
-    let _ = send(vqp, &Greeting::Refused(reason), SendFlags::empty());
+    let _ = tell(vqp, &Greeting::Refused(reason));
 }
 
 fn send(vqp: &Vqp, greeting: &Greeting, flags: SendFlags) -> Result<(), Error> {

@@ -56,6 +56,7 @@
 //! `unsafe` stands in [`memory`](Slots), where slots are touched, and at its three callers.
 
 mod answering;
+mod asker;
 mod carrier;
 mod connect;
 mod ends;

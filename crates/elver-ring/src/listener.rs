@@ -206,7 +206,7 @@ impl Listener {
         let ListenerOptions { pairs_per_peer, bytes_per_peer, .. } = self.options;
         let share = self.shares.take(*node, bytes, (pairs_per_peer, bytes_per_peer));
         let share = share.ok_or(Refusal::PeerShare)?;
-        let bell = self.inbox.attach(source.id());
+        let bell = self.inbox.attach(source.id(), (*node, peer));
         Ok(Answer { source: source.clone(), there, back, peer, token, share, bell })
     }
 

@@ -145,7 +145,7 @@ impl Connecting {
                 return Ok(ends);
             }
             // Also when it is time to ask again.
-            let ready = tokio::time::timeout(self.asks_in(), session.wait_ready());
+            let ready = tokio::time::timeout(self.due_in(), session.wait_ready());
             if let Ok(slept) = ready.await {
                 slept?;
             }

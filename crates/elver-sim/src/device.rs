@@ -196,7 +196,9 @@ impl SimDevice {
         let net = &mut *net.borrow_mut();
         let (now, number) = (net.time_at(*host), *host);
         let seat = &mut net.seats[number];
-        if seat.device != *serial || seat.busy_until > net.now.0 {
+        // One that takes few packets at a look may look again at the same moment.
+        let until = if *at_once < u64::MAX { seat.stalled_until } else { seat.busy_until };
+        if seat.device != *serial || until > net.now.0 {
             return false;
         }
         for _ in 0..std::mem::take(&mut seat.dropped) {

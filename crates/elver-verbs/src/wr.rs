@@ -51,7 +51,7 @@ bitflags! {
 }
 
 /// A remote address and the key that opens it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteAddr {
     /// Virtual address at the peer.
     pub addr: u64,

@@ -277,6 +277,43 @@ fn long_messages_are_read_into_the_receive_in_order_with_short_ones() {
     pair.cluster.check();
 }
 
+/// A host polls each ten milliseconds, and its device takes a packet at a look and leaves others. For such a one no message
+/// had leave to be read any longer after a second.
+#[test]
+fn who_looks_seldom_and_finds_something_each_time_reads_long_messages() {
+    let mut pair = Pair::new(&Config { timeout: 16, ..config() });
+    let near = pair.cluster.region(1, 1 << 19, AccessFlags::LOCAL_WRITE);
+    let (far, cluster) = (&pair.far, &mut pair.cluster);
+    let (other, into) = (cluster.vqp(0), cluster.region(0, 64, AccessFlags::LOCAL_WRITE));
+    cluster.connect(0, other, 2, 0);
+    cluster.recv(2, pair.server, 10, &[far.sge(0, 20_000)]);
+    near.fill(0, &pattern(20_000));
+    cluster.nodes[2].core.device().take_at_once(1);
+    for look in 0..400 {
+        // Each look finds more than one packet. If many wait already, they do.
+        let read = [into.sge(0, 8)];
+        let op = SendOp::Read(far.remote(400_000));
+        let _ = cluster.try_post(0, other, &[wr(look, op, &read), wr(look, op, &read)]);
+        if look == 200 {
+            cluster.post(1, pair.client, &[wr(1, SendOp::Send, &[near.sge(0, 20_000)])]);
+        }
+        let until = cluster.now().saturating_add_ns(10_000_000);
+        while cluster.now() < until {
+            cluster.round_without(2);
+        }
+        let now = cluster.now();
+        let node = &mut cluster.nodes[2];
+        node.core.poll(now);
+        let mut done = [Completion { vqp: pair.server, source: None, wc: Wc::default() }];
+        if node.core.poll_completions(node.client, &mut done) > 0 {
+            assert_eq!((done[0].wc.wr_id, done[0].wc.byte_len, look > 200), (10, 20_000, true));
+            assert_eq!(far.bytes(0, 20_000), pattern(20_000));
+            return;
+        }
+    }
+    panic!("it was not read");
+}
+
 #[test]
 fn a_long_message_whose_sender_or_receiver_goes_ends() {
     let mut pair = Pair::new(&config());

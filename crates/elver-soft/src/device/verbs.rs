@@ -268,12 +268,13 @@ impl Device for SoftDevice {
 
     #[inline]
     fn poll_cq(&mut self, cq: Cq, wcs: &mut [Wc]) -> Result<usize, VerbsError> {
+        // Before it takes anything: what that brings is taken in this call or the next one that finds something.
+        if self.polls >= POLLS_PER_PROGRESS {
+            self.drive();
+        }
         let count = self.rnic.poll_cq(cq, wcs)?;
         if count > 0 {
             self.polls += 1;
-            if self.polls >= POLLS_PER_PROGRESS {
-                self.drive();
-            }
             return Ok(count);
         }
         if !self.drive() {

@@ -99,6 +99,7 @@ impl FramePort {
                     self.look.emptied = true;
                     break;
                 }
+                ReceivedFrame::Unknown => break,
                 ReceivedFrame::Closed => {
                     self.closed = true;
                     self.host.counters.frame_link_closed += 1;

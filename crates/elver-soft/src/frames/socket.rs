@@ -44,6 +44,8 @@ pub(crate) enum ReceivedFrame {
     /// A frame of so many bytes, which may be more than there was room for.
     Frame(usize),
     Nothing,
+    /// It is not known whether there is one.
+    Unknown,
     /// The other end closed the link: nothing will come any more.
     Closed,
 }
@@ -166,8 +168,9 @@ impl FrameSocket {
             Err(Errno::BADFD | Errno::IO | Errno::NODEV) if self.kind == Kind::Character => {
                 ReceivedFrame::Closed
             }
+            Err(Errno::AGAIN) => ReceivedFrame::Nothing,
             // Others tell of an earlier send, or of a peer that is not there yet.
-            Err(_) => ReceivedFrame::Nothing,
+            Err(_) => ReceivedFrame::Unknown,
         }
     }
 }

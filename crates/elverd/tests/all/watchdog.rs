@@ -64,8 +64,8 @@ fn a_node_whose_engine_hangs_leaves_the_cluster_and_comes_back() {
     witness.works();
     drop(stopped);
     other.registered(1);
+    let vqp = witness.client.create();
     wait_for("the node to be found again", || {
-        let vqp = witness.client.create();
         witness.client.qconnect(vqp, gid(&other.address), 0).ok()
     });
     // An engine that merely sleeps is woken for its heartbeats: it is not taken for dead.
