@@ -186,7 +186,7 @@ pub struct Function {
     /// another node connects one, which stays connected there for the children after it. Without it 2, or none for a
     /// function without destinations, or whose runtime is not forked.
     pub unassigned_qps: Option<u32>,
-    /// What all of its connections go over, those to destinations and the others.
+    /// What the connections go over that it has without connecting them itself, those to destinations and the others.
     #[serde(default)]
     pub connections: Connections,
     /// Variables of its environment.
