@@ -180,7 +180,8 @@ impl Connecting {
 
     /// Asks whether the listener has the offer still, when it is time to.
     fn ask(&mut self) -> Result<(), Error> {
-        let (memory, _) = self.memory.as_ref().ok_or(MADE)?;
+        // The pair is made once.
+        let Some((memory, _)) = &self.memory else { return Ok(()) };
         match self.asker.tend(self.vqp.session(), self.to, memory.place()) {
             Some(Greeting::Refused(reason)) => Err(Error::Refused { reason }),
             _ => Ok(()),
