@@ -19,8 +19,8 @@ use crate::wire::BELL_BYTES;
 /// After so long without an answer it asks for the first time, and then after twice as long each time: a listener may be
 /// long in looking.
 const FIRST: Duration = Duration::from_secs(1);
-/// How often it looks for what it asked.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often it looks for an answer until it asks again.
+const LOOKS: u32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct Asker {
@@ -52,7 +52,7 @@ impl Asker {
     /// How long until it is to be looked after.
     pub(crate) fn due_in(&self) -> Duration {
         let left = self.at.map_or(FIRST, |at| at.saturating_duration_since(Instant::now()));
-        if self.way.is_some() { left.min(LOOK) } else { left }
+        if self.way.is_some() { left.min(self.waited / LOOKS) } else { left }
     }
 
     /// Asks a listener for an offer when it is time to, and looks for what it says; what that is, if it has said

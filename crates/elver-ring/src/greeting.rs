@@ -6,8 +6,8 @@
 //! | 0 | `"RB2R"`, the version (16 bits), the kind (16 bits) |
 //! | 1 to 4 | measures of the ring from who connects: slots and bytes of a slot; α and β; γ; nanoseconds that a batch waits, or all ones |
 //! | 5 to 8 | the same of the ring back |
-//! | 9, 10 | address and rkey of the words that the peer writes; of a refusal, the reason |
-//! | 11, 12 | address and rkey of the slots that the peer fills |
+//! | 9, 10 | address and rkey of the words that the peer writes; of a question, those of the offer; of a refusal, the reason |
+//! | 11, 12 | address and rkey of the slots that the peer fills; of a question, those of the offer |
 //! | 13 | what the user of who connects says of the pair; of a welcome, the number of the listener's end |
 //! | 14 | what is spoken over the rings |
 //!

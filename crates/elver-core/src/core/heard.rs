@@ -1,3 +1,5 @@
+//! What a core knows of how far its device has taken what arrives.
+
 use elver_verbs::{Intake, Time};
 
 /// Who is so far behind looks once more, in nanoseconds: far less than any time that counts.

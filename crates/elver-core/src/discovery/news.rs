@@ -14,7 +14,7 @@ use rustc_hash::FxBuildHasher;
 
 /// For so long after its news a node's record is not taken for sure from a table that has another, in nanoseconds: the
 /// registry tells a meta server within a round trip, and one that it has lost it takes off the list, by default within
-/// five seconds (`meta.ttl_ms`).
+/// three seconds (`meta.ttl_ms`).
 const LATE_NS: u64 = 10_000_000_000;
 /// News that are remembered: beyond those the oldest are forgotten early.
 const NEWS_MAX: usize = 4_096;
