@@ -1,6 +1,7 @@
 //! Nodes at the two ends of a link, each driven by its end's thread.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
@@ -74,9 +75,11 @@ pub fn run_among<C: Send, S: Send>(
     client: impl FnOnce(&mut Node, &Far) -> Result<C> + Send,
 ) -> Result<C, Failure> {
     let known = OnceLock::new();
+    let (done, left) = (Said::default(), Said::default());
     let (_, out) = pair::run(
         placement,
         |end, peer| {
+            let _leaves = left.at_end();
             let mut node = Node::open(end.own, end.own, config)?;
             let mut idle = Node::open(end.beside, end.own, config)?;
             node.register(|| {})?;
@@ -91,7 +94,7 @@ pub fn run_among<C: Send, S: Send>(
             let _ = known.set(Far { meta, idle: idle_gid, remote, hosts: hosts.known() });
             peer.begin();
             let look = if crowded.spoken_to { 1 } else { HOSTS_LOOK };
-            while !peer.is_gone() {
+            while !(peer.is_gone() || done.is()) {
                 for round in 0..ROUNDS {
                     node.poll();
                     serve(&mut node, &mut state)?;
@@ -107,10 +110,44 @@ pub fn run_among<C: Send, S: Send>(
             let mut node = Node::open(end.own, end.peer, config)?;
             node.register(|| {})?;
             let far = known.get().ok_or_else(|| anyhow!("the far end said nothing"))?;
-            client(&mut node, far)
+            let out = client(&mut node, far)?;
+            // What it leaves under way must not look like a failure to who still answers it.
+            done.say();
+            let start = Instant::now();
+            while !left.is() && start.elapsed() < STALL {
+                node.poll();
+            }
+            Ok(out)
         },
     )?;
     Ok(out)
+}
+
+/// What one end says to the other, once.
+#[derive(Debug, Default)]
+struct Said(AtomicBool);
+
+impl Said {
+    fn say(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Says it when what this gives goes, in whatever way.
+    fn at_end(&self) -> SayAtEnd<'_> {
+        SayAtEnd(self)
+    }
+}
+
+struct SayAtEnd<'a>(&'a Said);
+
+impl Drop for SayAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.say();
+    }
 }
 
 /// Runs `job` with a node at either end, and a meta server beside the second of them, on its thread:
