@@ -24,6 +24,7 @@ use crate::direct::{self, Beside, Direct, Hub};
 use crate::doze::Doze;
 use crate::faults::Posts;
 use crate::fork::{Own, close_in_child, generation};
+use crate::lookout::Lookout;
 use crate::moderation::Moderated;
 use crate::outage::Outage;
 use crate::parents::Parents;
@@ -36,6 +37,8 @@ use crate::xrc_table::Xrc;
 
 /// How long the thread leaves the device to a program that polls before it looks again.
 const NAP: Duration = Duration::from_millis(1);
+/// How long a program that polls may take to its next poll, once something has come for it.
+const GLANCE: Duration = Duration::from_micros(50);
 /// How long it sees to packets itself after one had waited for a program that no longer polled: such a program looks at
 /// memory too. The longer the more often that happens.
 const STAYS: RangeInclusive<Duration> = Duration::from_millis(16)..=Duration::from_secs(1);
@@ -357,7 +360,7 @@ impl Engine {
 
     /// What the thread does: it drives the device while the program does not.
     fn attend(&self) {
-        let (mut last, mut alarm) = (0, Time::ZERO);
+        let (mut last, mut alarm, mut lookout) = (0, Time::ZERO, Lookout::default());
         let (mut stays, mut until) = (*STAYS.start(), Instant::now());
         loop {
             let seen = self.polls.load(Ordering::Relaxed);
@@ -392,13 +395,13 @@ impl Engine {
             } else if busy {
                 std::thread::yield_now();
             } else {
-                self.doze(&mut alarm);
+                self.doze(&mut alarm, &mut lookout);
             }
         }
     }
 
-    /// Sleeps until a packet arrives or a timer is due.
-    fn doze(&self, alarm: &mut Time) {
+    /// Sleeps until a packet arrives or a timer is due; where packets come often it looks for them first.
+    fn doze(&self, alarm: &mut Time, lookout: &mut Lookout) {
         if let Some(hub) = &self.hub {
             hub.table.sleep(true);
         }
@@ -408,7 +411,12 @@ impl Engine {
             (!waits).then(|| self.doze.begin(elver_soft::now(), state.due(), *alarm))
         };
         if let Some(at_most) = at_most {
-            self.sleep(at_most, true);
+            let began = Instant::now();
+            let look = || self.sleep(Duration::ZERO, true) != Slept::ToTheEnd;
+            if !lookout.look_on(elver_soft::now, look, std::thread::yield_now) {
+                let slept = self.sleep(at_most.saturating_sub(began.elapsed()), true);
+                lookout.slept(began.elapsed().as_nanos() as u64, slept == Slept::UntilPackets);
+            }
             *alarm = self.doze.end();
         }
         if let Some(hub) = &self.hub {
@@ -426,7 +434,7 @@ impl Engine {
             let before = self.polls.load(Ordering::Relaxed);
             let slept = self.sleep(NAP, false);
             let polls = self.polls.load(Ordering::Relaxed);
-            if !slept || before == polls {
+            if slept == Slept::UntilCalled || before == polls {
                 break;
             }
             // Nobody is made to wait for that: who has the device may just be seeing to it.
@@ -439,8 +447,8 @@ impl Engine {
                 Err(_) => false,
             };
             if found {
-                // The program may be on this core.
-                std::thread::yield_now();
+                // The program may be on this core, and behind this thread where it only yields.
+                self.sleep(GLANCE, false);
                 left_lying = polls == self.polls.load(Ordering::Relaxed);
             }
         }
@@ -448,21 +456,38 @@ impl Engine {
         !left_lying
     }
 
-    /// Sleeps; says whether nobody woke it, and no process has ended.
-    fn sleep(&self, at_most: Duration, packets: bool) -> bool {
-        let mut all = vec![PollFd::new(&self.wake, PollFlags::IN)];
-        all.extend(self.ends.get().map(|ends| PollFd::new(ends, PollFlags::IN)));
-        let ends = all.len();
-        if packets {
-            all.push(PollFd::new(&self.socket, PollFlags::IN));
-            all.extend(self.groups.get().map(|groups| PollFd::new(groups, PollFlags::IN)));
-        }
+    /// Sleeps, or only looks.
+    fn sleep(&self, at_most: Duration, packets: bool) -> Slept {
+        // What is not there, or not looked at, is looked at with the first.
+        let all = [
+            Some(&self.wake),
+            self.ends.get(),
+            Some(&self.socket).filter(|_| packets),
+            self.groups.get().filter(|_| packets),
+        ];
+        let mut all = all.map(|fd| PollFd::new(fd.unwrap_or(&self.wake), PollFlags::IN));
         let timeout = Timespec::try_from(at_most).ok();
         let _ = poll(&mut all, timeout.as_ref());
-        let ended = all[1..ends].iter().any(|fd| !fd.revents().is_empty());
-        let mut count = [0; 8];
-        rustix::io::read(&self.wake, &mut count).is_err() && !ended
+        let [woken, ended, packets @ ..] = all.map(|fd| !fd.revents().is_empty());
+        if woken {
+            // Nobody else takes what was rung.
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        }
+        match woken || ended {
+            true => Slept::UntilCalled,
+            false if packets.contains(&true) => Slept::UntilPackets,
+            false => Slept::ToTheEnd,
+        }
     }
+}
+
+/// How a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slept {
+    ToTheEnd,
+    /// Somebody woke it, or a process ended that was watched.
+    UntilCalled,
+    UntilPackets,
 }
 
 /// What the device counted stays to be read, though nobody drops it. Signal handlers may call it.
