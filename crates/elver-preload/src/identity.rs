@@ -8,9 +8,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// How long a process that was there is believed to be. A number is not given again before all others were, which takes
+/// How long a process that was there, and ran the program that it was met by, is believed to. A number is not given again before all others were, which takes
 /// any machine longer.
-const BELIEVED_NS: u64 = 1_000_000;
+pub(crate) const BELIEVED_NS: u64 = 1_000_000;
 /// How often a signal may come between. Each is handled before the next look.
 const INTERRUPTIONS: u32 = 100;
 /// `SO_PEERPIDFD`, of Linux 6.5.
@@ -69,17 +69,17 @@ impl Identity {
         Identity { pid, pidfd, seen: AtomicU64::new(0) }
     }
 
-    /// Its number, if that is still its own.
+    /// Its number, if that is still its own, and `is_itself` says that it is no other program by now.
     #[inline]
-    pub(crate) fn pid(&self, now: Time) -> Option<Pid> {
+    pub(crate) fn pid(&self, now: Time, is_itself: impl FnOnce() -> bool) -> Option<Pid> {
         let seen = Time(self.seen.load(Ordering::Relaxed));
-        (now.ns_since(seen) < BELIEVED_NS || self.look(now)).then_some(self.pid)
+        (now.ns_since(seen) < BELIEVED_NS || self.look(now, is_itself)).then_some(self.pid)
     }
 
     #[cold]
-    fn look(&self, now: Time) -> bool {
+    fn look(&self, now: Time, is_itself: impl FnOnce() -> bool) -> bool {
         // What cannot be asked is taken for gone: then packets are used.
-        let is_there = self.ended() == Some(false);
+        let is_there = is_ready(&self.pidfd, PollFlags::IN) == Some(false) && is_itself();
         if is_there {
             self.seen.store(now.0, Ordering::Relaxed);
         }
@@ -88,20 +88,20 @@ impl Identity {
 
     /// Whether it is known to have ended: who is to wait for it waits until then.
     pub(crate) fn has_ended(&self) -> bool {
-        self.ended() == Some(true)
+        is_ready(&self.pidfd, PollFlags::IN) == Some(true)
     }
+}
 
-    fn ended(&self) -> Option<bool> {
-        for _ in 0..INTERRUPTIONS {
-            let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
-            match poll(&mut ended, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-                Ok(count) => return Some(count > 0),
-                Err(Errno::INTR) => {}
-                Err(_) => return None,
-            }
+/// Whether a descriptor is ready for something, or has hung up, if the system says so.
+pub(crate) fn is_ready(fd: &OwnedFd, wanted: PollFlags) -> Option<bool> {
+    for _ in 0..INTERRUPTIONS {
+        match poll(&mut [PollFd::new(fd, wanted)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(count) => return Some(count > 0),
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
         }
-        None
     }
+    None
 }
 
 #[cfg(test)]
@@ -123,7 +123,7 @@ mod tests {
     fn a_number_whose_process_has_ended_is_not_used() {
         let (mut child, identity) = child();
         let start = Time(7 * BELIEVED_NS);
-        let at = |ns: u64| identity.pid(start.saturating_add_ns(ns));
+        let at = |ns: u64| identity.pid(start.saturating_add_ns(ns), || true);
         assert_eq!(at(0), Some(Pid::from_child(&child)));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -140,7 +140,8 @@ mod tests {
     fn who_lives_is_found_again() {
         let (mut child, identity) = child();
         for round in 1..100 {
-            assert_eq!(identity.pid(Time(round * BELIEVED_NS)), Some(Pid::from_child(&child)));
+            let time = Time(round * BELIEVED_NS);
+            assert_eq!(identity.pid(time, || true), Some(Pid::from_child(&child)));
         }
         child.kill().unwrap();
         child.wait().unwrap();
@@ -151,6 +152,6 @@ mod tests {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (one, _other) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         let own = rustix::process::getpid();
-        assert_eq!(Identity::of(&one, own).unwrap().pid(Time(BELIEVED_NS)), Some(own));
+        assert_eq!(Identity::of(&one, own).unwrap().pid(Time(BELIEVED_NS), || true), Some(own));
     }
 }

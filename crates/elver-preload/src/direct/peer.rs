@@ -19,7 +19,7 @@ use rustix::net::{
 use rustix::process::{Pid, geteuid};
 
 use crate::fork::{close_in_child, keep_in_child};
-use crate::identity::{Identity, credentials};
+use crate::identity::{Identity, credentials, is_ready};
 
 use super::lane::{Lane, LaneView};
 use super::table::{MAGIC, Table, View};
@@ -344,16 +344,25 @@ impl Peer {
 
     /// Whether the process has ended, or is another program by now.
     pub(crate) fn has_ended(&self) -> bool {
-        let mut socket = [PollFd::new(&self.socket, PollFlags::HUP)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let asked = poll(&mut socket, Some(&now)).is_ok();
-        self.identity.has_ended() || asked && socket[0].revents().contains(PollFlags::HUP)
+        self.identity.has_ended() || self.has_hung_up() == Some(true)
+    }
+
+    /// Its number, while that is the process's own, and the memory behind it that of the program that this one has met: what was
+    /// told of it means nothing in another's.
+    #[inline]
+    pub(crate) fn pid(&self, now: Time) -> Option<Pid> {
+        self.identity.pid(now, || self.has_hung_up() == Some(false))
+    }
+
+    fn has_hung_up(&self) -> Option<bool> {
+        is_ready(&self.socket, PollFlags::HUP)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::BELIEVED_NS;
 
     /// The kernel's word, on which [`Peer::answer`] relies.
     #[test]
@@ -408,6 +417,30 @@ mod tests {
             assert_eq!(heard.is_ok(), taken, "{bell:?}");
             assert!(matches!(heard, Ok(_) | Err(Refusal::Unknown)));
         }
+    }
+
+    /// Its number stays its own, and its memory is another's.
+    #[test]
+    fn a_process_that_becomes_another_program_is_reached_no_more() {
+        use rustix::event::{EventfdFlags, eventfd};
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (table, pid) = (Table::new().unwrap(), rustix::process::getpid());
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let (here, there) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let own = Own { table: &table, address: Ipv6Addr::LOCALHOST.into(), bell: &bell };
+        greet(&there, &own, Lane::new().unwrap().1).unwrap();
+        let Ok(greeting) = hear(&here, pid) else { panic!("no greeting") };
+        let Ok(peer) = Peer::new(here, pid, Lane::new().unwrap().0, greeting) else {
+            panic!("no peer")
+        };
+        let start = Time(7 * BELIEVED_NS);
+        assert_eq!(peer.pid(start), Some(pid));
+        // As `exec` closes it.
+        drop(there);
+        assert_eq!(peer.pid(start.saturating_add_ns(BELIEVED_NS - 1)), Some(pid));
+        assert_eq!(peer.pid(start.saturating_add_ns(BELIEVED_NS)), None);
+        assert!(peer.has_ended() && !peer.identity.has_ended());
     }
 
     #[test]

@@ -357,7 +357,7 @@ impl Stage {
 
     /// Moves the bytes; returns how many were.
     fn run(&mut self, peer: &Peer) -> u64 {
-        let Some(pid) = peer.identity.pid(now()) else {
+        let Some(pid) = peer.pid(now()) else {
             peer.close();
             return 0;
         };
