@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<String> {
         let scratch = target.join("conformance");
         let mut ran = suite::run(&runner, &scratch, &before)?;
         ran.items.extend(programs::run(&runner, &scratch, quick)?);
-        ran.items.extend(small::run(&runner, &scratch)?);
+        ran.add(small::run(&runner, &scratch)?);
         ran.add(newer::run(&runner, quick)?);
         ran.add(apart::run(&runner)?);
         ran

@@ -4,11 +4,17 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+/// The server's address in its namespace.
+pub(super) const SERVER: &str = "10.78.13.1";
+const CLIENT: &str = "10.78.13.2";
+const DEVICE: &str = "large0";
+
 /// Both ends, the server's first.
 pub(super) struct Place {
     pub(super) name: &'static str,
-    /// Where they are reached.
+    /// Where they are reached, and by which network device.
     pub(super) addresses: [String; 2],
+    pub(super) device: &'static str,
     /// The words that run a program there.
     pub(super) before: [Vec<String>; 2],
     namespaces: Vec<String>,
@@ -20,6 +26,7 @@ impl Place {
         Place {
             name: "one host",
             addresses: [(); 2].map(|()| "127.0.0.1".to_string()),
+            device: "lo",
             before: [vec![], vec![]],
             namespaces: vec![],
         }
@@ -29,21 +36,21 @@ impl Place {
     pub(super) fn namespaces() -> Result<Place> {
         let id = std::process::id();
         let namespaces: Vec<String> = ["a", "b"].map(|end| format!("large-{id}-{end}")).into();
-        let addresses = ["10.78.13.1", "10.78.13.2"].map(str::to_string);
+        let addresses = [SERVER, CLIENT].map(str::to_string);
         let before = [0, 1].map(|end| {
             let device = format!("ELVER_ADDRESS={}", addresses[end]);
             let words = ["ip", "netns", "exec", &namespaces[end], "env", &device];
             words.map(str::to_string).into()
         });
         // It has them removed however far this comes.
-        let place = Place { name: "two namespaces", addresses, before, namespaces };
+        let place = Place { name: "two namespaces", addresses, device: DEVICE, before, namespaces };
         let [a, b] = &place.namespaces[..] else { unreachable!("there are two") };
         ip(&format!("netns add {a}"))?;
         ip(&format!("netns add {b}"))?;
-        ip(&format!("link add large0 netns {a} type veth peer name large0 netns {b}"))?;
+        ip(&format!("link add {DEVICE} netns {a} type veth peer name {DEVICE} netns {b}"))?;
         for (namespace, address) in place.namespaces.iter().zip(&place.addresses) {
-            ip(&format!("-n {namespace} addr add {address}/24 dev large0"))?;
-            ip(&format!("-n {namespace} link set large0 up"))?;
+            ip(&format!("-n {namespace} addr add {address}/24 dev {DEVICE}"))?;
+            ip(&format!("-n {namespace} link set {DEVICE} up"))?;
             ip(&format!("-n {namespace} link set lo up"))?;
         }
         Ok(place)

@@ -35,6 +35,8 @@ pub(super) struct Started {
     child: Child,
     /// Files and not pipes: nobody has to read while it runs.
     output: std::fs::File,
+    /// The words that say where it runs.
+    before: Vec<String>,
 }
 
 /// A program, and what stands around it.
@@ -115,7 +117,7 @@ impl Runner {
         command.stdout(output.try_clone()?).stderr(output.try_clone()?);
         let child =
             command.spawn().with_context(|| format!("cannot run {}", call.words.join(" ")))?;
-        Ok(Started { child, output })
+        Ok(Started { child, output, before: call.before.to_vec() })
     }
 }
 
@@ -161,7 +163,7 @@ impl Started {
     pub(super) fn await_listener(&mut self, port: u16) -> Result<()> {
         let name = format!("@elver-rdma_cm/0106/{port}/");
         let begun = Instant::now();
-        while !std::fs::read_to_string("/proc/net/unix")?.contains(&name) {
+        while !self.unix_sockets()?.contains(&name) {
             let ended = self.child.try_wait()?;
             if ended.is_some() || begun.elapsed() > MEETING {
                 bail!("nobody listens on port {port} ({ended:?}): {}", last_line(&self.said()?));
@@ -169,6 +171,16 @@ impl Started {
             std::thread::sleep(GLANCE);
         }
         Ok(())
+    }
+
+    /// Those of where it runs.
+    fn unix_sockets(&self) -> Result<String> {
+        const LIST: &str = "/proc/net/unix";
+        let Some((program, words)) = self.before.split_first() else {
+            return std::fs::read_to_string(LIST).context(LIST);
+        };
+        let said = Command::new(program).args(words).args(["cat", LIST]).output();
+        Ok(String::from_utf8_lossy(&said.context(LIST)?.stdout).into_owned())
     }
 
     /// It was told to end: waits for that, so that it tells what it counted, and stops it if it does not.
