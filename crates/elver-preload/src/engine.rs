@@ -24,12 +24,12 @@ use crate::direct::{self, Beside, Direct, Hub};
 use crate::doze::Doze;
 use crate::faults::Posts;
 use crate::fork::{Own, close_in_child, generation};
-use crate::lookout::Lookout;
+use crate::lookout::{LOOKS, Lookout};
 use crate::moderation::Moderated;
 use crate::outage::Outage;
 use crate::parents::Parents;
 use crate::service::Service;
-use crate::threads;
+use crate::threads::{self, Turns};
 use crate::timed::{Stamp, Timed};
 use crate::told::{self, Told};
 use crate::wishes::Wishes;
@@ -38,7 +38,7 @@ use crate::xrc_table::Xrc;
 /// How long the thread leaves the device to a program that polls before it looks again.
 const NAP: Duration = Duration::from_millis(1);
 /// How long a program that polls may take to its next poll, once something has come for it.
-const GLANCE: Duration = Duration::from_micros(50);
+const GLANCE: Duration = Duration::from_micros(20);
 /// How long it sees to packets itself after one had waited for a program that no longer polled: such a program looks at
 /// memory too. The longer the more often that happens.
 const STAYS: RangeInclusive<Duration> = Duration::from_millis(16)..=Duration::from_secs(1);
@@ -225,8 +225,7 @@ impl Engine {
         threads::spawn("elver", || {
             // It is there when its turn to be made is over.
             if let Ok(engine) = ENGINE.get_or_make(|| Err(())) {
-                threads::run_soon();
-                engine.attend();
+                engine.attend(threads::run_soon());
             }
         })
         .map_err(|error| refused(error.to_string()))?;
@@ -358,9 +357,11 @@ impl Engine {
         })
     }
 
-    /// What the thread does: it drives the device while the program does not.
-    fn attend(&self) {
-        let (mut last, mut alarm, mut lookout) = (0, Time::ZERO, Lookout::default());
+    /// What the thread does: it drives the device while the program does not. It looks on for packets only where others
+    /// have their turns of its core.
+    fn attend(&self, turns: Turns) {
+        let (mut last, mut alarm) = (0, Time::ZERO);
+        let mut lookout = (turns == Turns::Shared).then(|| Lookout::new(elver_soft::now()));
         let (mut stays, mut until) = (*STAYS.start(), Instant::now());
         loop {
             let seen = self.polls.load(Ordering::Relaxed);
@@ -395,13 +396,13 @@ impl Engine {
             } else if busy {
                 std::thread::yield_now();
             } else {
-                self.doze(&mut alarm, &mut lookout);
+                self.doze(&mut alarm, lookout.as_mut());
             }
         }
     }
 
     /// Sleeps until a packet arrives or a timer is due; where packets come often it looks for them first.
-    fn doze(&self, alarm: &mut Time, lookout: &mut Lookout) {
+    fn doze(&self, alarm: &mut Time, lookout: Option<&mut Lookout>) {
         if let Some(hub) = &self.hub {
             hub.table.sleep(true);
         }
@@ -412,10 +413,14 @@ impl Engine {
         };
         if let Some(at_most) = at_most {
             let began = Instant::now();
+            // What is due soon is not looked past.
+            let lookout = lookout.filter(|_| at_most > LOOKS);
             let look = || self.sleep(Duration::ZERO, true) != Slept::ToTheEnd;
-            if !lookout.look_on(elver_soft::now, look, std::thread::yield_now) {
-                let slept = self.sleep(at_most.saturating_sub(began.elapsed()), true);
-                lookout.slept(began.elapsed().as_nanos() as u64, slept == Slept::UntilPackets);
+            let found = lookout.is_some_and(|lookout| {
+                lookout.look_on(elver_soft::now, look, std::thread::yield_now)
+            });
+            if !found {
+                self.sleep(at_most.saturating_sub(began.elapsed()), true);
             }
             *alarm = self.doze.end();
         }
@@ -448,8 +453,9 @@ impl Engine {
             };
             if found {
                 // The program may be on this core, and behind this thread where it only yields.
-                self.sleep(GLANCE, false);
-                left_lying = polls == self.polls.load(Ordering::Relaxed);
+                let slept = self.sleep(GLANCE, false);
+                let polled = polls != self.polls.load(Ordering::Relaxed);
+                left_lying = slept == Slept::ToTheEnd && !polled;
             }
         }
         self.naps.store(false, Ordering::SeqCst);

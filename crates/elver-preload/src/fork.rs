@@ -1,10 +1,13 @@
 //! What a process has that a child of `fork` does not: the child finds none, and makes its own.
 
 use std::cell::UnsafeCell;
-use std::os::fd::RawFd;
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+
+use rustix::io::Errno;
 
 /// Rises in a child, so that all that it inherited is of an older one.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
@@ -44,6 +47,39 @@ pub(crate) fn keep_in_child(fd: RawFd) {
         if slot.compare_exchange(fd, -1, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             return;
         }
+    }
+}
+
+/// A descriptor that no child has, however early or late it is made.
+pub(crate) struct Unshared(OwnedFd);
+
+impl Unshared {
+    /// What `make` makes, which is to make nothing else that children do not have: nobody forks meanwhile.
+    pub(crate) fn of(make: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<Unshared, Errno> {
+        let _turn = Turn::begin();
+        let fd = make()?;
+        close_in_child(fd.as_raw_fd());
+        Ok(Unshared(fd))
+    }
+}
+
+impl Deref for Unshared {
+    type Target = OwnedFd;
+
+    fn deref(&self) -> &OwnedFd {
+        &self.0
+    }
+}
+
+impl AsFd for Unshared {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for Unshared {
+    fn drop(&mut self) {
+        keep_in_child(self.0.as_raw_fd());
     }
 }
 

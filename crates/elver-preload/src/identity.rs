@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// How long a process that was there, and ran the program that it was met by, is believed to. A number is not given again before all others were, which takes
+/// How long a process that was there is believed to be, and to run the same program. A number is not given again before all others were, which takes
 /// any machine longer.
 pub(crate) const BELIEVED_NS: u64 = 1_000_000;
 /// How often a signal may come between. Each is handled before the next look.
@@ -69,39 +69,41 @@ impl Identity {
         Identity { pid, pidfd, seen: AtomicU64::new(0) }
     }
 
-    /// Its number, if that is still its own, and `is_itself` says that it is no other program by now.
+    /// Its number, if that is still its own, and the process has not hung up a socket, as one does that becomes another
+    /// program.
     #[inline]
-    pub(crate) fn pid(&self, now: Time, is_itself: impl FnOnce() -> bool) -> Option<Pid> {
+    pub(crate) fn pid(&self, now: Time, socket: &OwnedFd) -> Option<Pid> {
         let seen = Time(self.seen.load(Ordering::Relaxed));
-        (now.ns_since(seen) < BELIEVED_NS || self.look(now, is_itself)).then_some(self.pid)
+        (now.ns_since(seen) < BELIEVED_NS || self.look(now, socket)).then_some(self.pid)
     }
 
     #[cold]
-    fn look(&self, now: Time, is_itself: impl FnOnce() -> bool) -> bool {
+    fn look(&self, now: Time, socket: &OwnedFd) -> bool {
         // What cannot be asked is taken for gone: then packets are used.
-        let is_there = is_ready(&self.pidfd, PollFlags::IN) == Some(false) && is_itself();
+        let is_there = self.ended(socket) == Some(false);
         if is_there {
             self.seen.store(now.0, Ordering::Relaxed);
         }
         is_there
     }
 
-    /// Whether it is known to have ended: who is to wait for it waits until then.
-    pub(crate) fn has_ended(&self) -> bool {
-        is_ready(&self.pidfd, PollFlags::IN) == Some(true)
+    /// Whether it is known to have ended or hung up: who is to wait for it waits until then.
+    pub(crate) fn has_ended(&self, socket: &OwnedFd) -> bool {
+        self.ended(socket) == Some(true)
     }
-}
 
-/// Whether a descriptor is ready for something, or has hung up, if the system says so.
-pub(crate) fn is_ready(fd: &OwnedFd, wanted: PollFlags) -> Option<bool> {
-    for _ in 0..INTERRUPTIONS {
-        match poll(&mut [PollFd::new(fd, wanted)], Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-            Ok(count) => return Some(count > 0),
-            Err(Errno::INTR) => {}
-            Err(_) => return None,
+    fn ended(&self, socket: &OwnedFd) -> Option<bool> {
+        for _ in 0..INTERRUPTIONS {
+            let mut ends =
+                [PollFd::new(&self.pidfd, PollFlags::IN), PollFd::new(socket, PollFlags::HUP)];
+            match poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+                Ok(count) => return Some(count > 0),
+                Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
         }
+        None
     }
-    None
 }
 
 #[cfg(test)]
@@ -118,12 +120,17 @@ mod tests {
         (child, Identity::new(pid, pidfd_open(pid, PidfdFlags::empty()).unwrap()))
     }
 
+    fn sockets() -> (OwnedFd, OwnedFd) {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
     /// From when its process is gone another may have the number.
     #[test]
     fn a_number_whose_process_has_ended_is_not_used() {
-        let (mut child, identity) = child();
+        let ((mut child, identity), (socket, _other)) = (child(), sockets());
         let start = Time(7 * BELIEVED_NS);
-        let at = |ns: u64| identity.pid(start.saturating_add_ns(ns), || true);
+        let at = |ns: u64| identity.pid(start.saturating_add_ns(ns), &socket);
         assert_eq!(at(0), Some(Pid::from_child(&child)));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -138,10 +145,10 @@ mod tests {
 
     #[test]
     fn who_lives_is_found_again() {
-        let (mut child, identity) = child();
+        let ((mut child, identity), (socket, _other)) = (child(), sockets());
         for round in 1..100 {
             let time = Time(round * BELIEVED_NS);
-            assert_eq!(identity.pid(time, || true), Some(Pid::from_child(&child)));
+            assert_eq!(identity.pid(time, &socket), Some(Pid::from_child(&child)));
         }
         child.kill().unwrap();
         child.wait().unwrap();
@@ -149,9 +156,8 @@ mod tests {
 
     #[test]
     fn a_socket_says_whose_it_is() {
-        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-        let (one, _other) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let (socket, _other) = sockets();
         let own = rustix::process::getpid();
-        assert_eq!(Identity::of(&one, own).unwrap().pid(Time(BELIEVED_NS), || true), Some(own));
+        assert_eq!(Identity::of(&socket, own).unwrap().pid(Time(BELIEVED_NS), &socket), Some(own));
     }
 }

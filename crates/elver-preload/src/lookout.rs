@@ -1,36 +1,41 @@
 //! When the device's thread goes on looking for packets before it sleeps: one that sleeps handles a packet long after it
 //! has come, and who serves READs and WRITEs of others has nobody else to handle them.
 
+use std::time::Duration;
+
 use elver_verbs::Time;
 
-/// How long it looks on, in nanoseconds: as long as it takes to wake a thread, in which a peer has answered twice.
+/// How long it looks on: as long as it takes to wake a thread, in which a peer has answered twice.
+pub(crate) const LOOKS: Duration = Duration::from_nanos(LOOKS_NS);
 const LOOKS_NS: u64 = 50_000;
-/// How long it only sleeps after it has looked in vain, in nanoseconds, so that this costs a thirtieth of a core; each
-/// time in a row twice as long, up to the longest.
-const SLEEPS_NS: u64 = 1_500_000;
-const LONGEST_NS: u64 = 1_000_000_000;
-/// Sleeps in a row that ended this soon, in nanoseconds, for one that it looks again all the same.
-const SHORT_NS: u64 = 2 * LOOKS_NS;
-const SHORT_SLEEPS: u32 = 16;
-/// A look that took so long, in nanoseconds, was the turn of somebody else who has this core; and for how many times as
-/// long it only sleeps then: who sleeps is let in when he wakes, who looks has to wait.
+/// What it may look in vain is a part of all time, one in so many,
+const PART: u64 = 32;
+/// and what it saves where a look finds something and nobody has to wake it, in nanoseconds;
+const SAVES_NS: u64 = 5_000;
+/// of which so much is kept for later: a few looks.
+const KEPT_NS: i64 = 8 * LOOKS_NS as i64;
+/// A look that took so long, in nanoseconds, was the turn of somebody else who has this core. Who sleeps is let in when he
+/// wakes, who looks has to wait: it costs all of that time, and the more of them come in a row the more.
 const TURN_NS: u64 = 20_000;
-const TURNS: u64 = 32;
+const TURNS_MAX: u32 = 6;
+/// The most that it owes, in nanoseconds: it is paid for within a second.
+const OWED_NS: i64 = -(1_000_000_000 / PART as i64);
 
 /// Whether the thread looks on: where packets come often, and nobody else wants its core.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lookout {
-    /// Times in a row that it has looked in vain.
-    vain: u32,
-    /// Sleeps in a row since then that were short.
-    short: u32,
-    /// It only sleeps before then, if sleeps are not short.
-    sleeps_until: Time,
-    /// It only sleeps before then, whatever comes.
-    yields_until: Time,
+    /// What it may look in vain, in nanoseconds, or owes; and when that was true.
+    left_ns: i64,
+    at: Time,
+    /// Turns of others in a row.
+    turns: u32,
 }
 
 impl Lookout {
+    pub(crate) fn new(now: Time) -> Lookout {
+        Lookout { left_ns: KEPT_NS, at: now, turns: 0 }
+    }
+
     /// Looks on, if that pays: whether something was found, as `look` says. `rest` lets others run.
     pub(crate) fn look_on(
         &mut self,
@@ -39,38 +44,44 @@ impl Lookout {
         mut rest: impl FnMut(),
     ) -> bool {
         let began = now();
-        let pays = began >= self.sleeps_until || self.short >= SHORT_SLEEPS;
-        if !pays || began < self.yields_until {
+        self.earn(began.ns_since(self.at) / PART);
+        self.at = began;
+        if self.left_ns < LOOKS_NS as i64 {
             return false;
         }
-        self.short = 0;
         let mut last = began;
         loop {
             if look() {
-                self.vain = 0;
+                self.turns = 0;
+                self.earn(SAVES_NS);
                 return true;
             }
             rest();
             let time = now();
             let turn = time.ns_since(last);
             if turn >= TURN_NS {
-                self.yields_until = time.saturating_add_ns(turn.saturating_mul(TURNS));
+                self.spend(turn.saturating_mul(1 << self.turns), time);
+                self.turns = (self.turns + 1).min(TURNS_MAX);
                 return false;
             }
-            if time.ns_since(began) >= LOOKS_NS {
-                let sleeps = (SLEEPS_NS << self.vain).min(LONGEST_NS);
-                self.vain = (self.vain + 1).min(10);
-                self.sleeps_until = time.saturating_add_ns(sleeps);
+            let looked = time.ns_since(began);
+            if looked >= LOOKS_NS {
+                self.spend(looked, time);
                 return false;
             }
             last = time;
         }
     }
 
-    /// It has slept for so long, until packets came or otherwise.
-    pub(crate) fn slept(&mut self, ns: u64, until_packets: bool) {
-        let short = until_packets && ns <= SHORT_NS;
-        self.short = if short { self.short.saturating_add(1) } else { 0 };
+    fn earn(&mut self, ns: u64) {
+        let ns = i64::try_from(ns).unwrap_or(i64::MAX);
+        self.left_ns = self.left_ns.saturating_add(ns).min(KEPT_NS);
+    }
+
+    fn spend(&mut self, ns: u64, now: Time) {
+        self.at = now;
+        let ns = i64::try_from(ns).unwrap_or(i64::MAX);
+        self.left_ns = self.left_ns.saturating_sub(ns).max(OWED_NS);
     }
 }
 
@@ -80,81 +91,142 @@ mod tests {
 
     use super::*;
 
-    /// Time that passes by looks and rests.
-    struct Clock(Cell<u64>);
+    /// How long a look and what lets others run take on a core of its own.
+    const LOOK: u64 = 500;
+    const REST: u64 = 300;
 
-    impl Clock {
-        fn pass(&self, ns: u64) {
-            self.0.set(self.0.get() + ns);
+    /// Packets that come one after the other, and time, which passes by looks, rests and sleeps.
+    struct World {
+        now: Cell<u64>,
+        lookout: Lookout,
+        rest: u64,
+        packets: u64,
+        found: u64,
+        vain_ns: u64,
+    }
+
+    impl World {
+        fn new() -> World {
+            let (now, lookout) = (Cell::new(0), Lookout::new(Time(0)));
+            World { now, lookout, rest: REST, packets: 0, found: 0, vain_ns: 0 }
         }
 
-        /// Looks on, at something that comes in so long: whether it was found, and how long that took.
-        fn look_on(&self, lookout: &mut Lookout, comes_in: u64, turn: u64) -> (bool, u64) {
-            let began = self.0.get();
+        fn packet(&mut self, gap: u64) {
+            let began = self.now.get();
+            let pass = |ns| self.now.set(self.now.get() + ns);
             let look = || {
-                self.pass(500);
-                self.0.get() >= began + comes_in
+                pass(LOOK);
+                self.now.get() >= began + gap
             };
-            let found = lookout.look_on(|| Time(self.0.get()), look, || self.pass(turn));
-            (found, self.0.get() - began)
+            let found = self.lookout.look_on(|| Time(self.now.get()), look, || pass(self.rest));
+            self.packets += 1;
+            match found {
+                true => self.found += 1,
+                false => {
+                    self.vain_ns += self.now.get() - began;
+                    self.now.set(self.now.get().max(began + gap));
+                }
+            }
+        }
+
+        /// The part of all time that was looked in vain, and of all packets that were looked for.
+        fn parts(&self) -> (f64, f64) {
+            let part = |of: u64, all: u64| of as f64 / all as f64;
+            (part(self.vain_ns, self.now.get()), part(self.found, self.packets))
         }
     }
 
     #[test]
     fn what_comes_often_is_found_without_a_sleep() {
-        let (clock, mut lookout) = (Clock(Cell::new(1)), Lookout::default());
-        for gap in [1_000, 10_000, 40_000].repeat(100) {
-            let (found, took) = clock.look_on(&mut lookout, gap, 300);
-            assert!(found && took < gap + 1_000, "{gap}: {took}");
+        let mut world = World::new();
+        for gap in [1_000, 10_000, 40_000].repeat(1_000) {
+            world.packet(gap);
         }
+        assert_eq!(world.parts(), (0.0, 1.0));
     }
 
     #[test]
     fn what_comes_seldom_is_slept_for() {
         for gap in [60_000, 200_000, 1_000_000, 50_000_000] {
-            let (clock, mut lookout) = (Clock(Cell::new(1)), Lookout::default());
-            let mut looked = 0;
-            while clock.0.get() < 10_000_000_000 {
-                let (found, took) = clock.look_on(&mut lookout, gap, 300);
-                assert!(!found);
-                looked += took;
-                clock.pass(gap - took);
-                lookout.slept(gap - took, true);
+            let mut world = World::new();
+            while world.now.get() < 10_000_000_000 {
+                world.packet(gap);
             }
-            let share = looked as f64 / clock.0.get() as f64;
-            assert!(looked > 0 && share < 0.06, "{gap}: {share}");
+            let (vain, found) = world.parts();
+            assert!(vain > 0.0 && vain <= 1.1 / PART as f64 && found == 0.0, "{gap}: {vain}");
         }
     }
 
-    /// Whoever begins after a long silence is soon looked for.
+    /// However they come, no more is looked in vain than what was saved and a part of all time.
     #[test]
-    fn after_a_silence_some_sleeps_suffice() {
-        let (clock, mut lookout) = (Clock(Cell::new(1)), Lookout::default());
-        for _ in 0..20 {
-            clock.look_on(&mut lookout, u64::MAX / 2, 300);
-            clock.pass(LONGEST_NS);
-            lookout.slept(LONGEST_NS, true);
+    fn packets_in_bursts_are_looked_for_as_far_as_that_saves() {
+        for (burst, within, between) in
+            [(17, 2_000, 200_000), (17, 2_000, 70_000), (64, 3_000, 60_000), (2, 1_000, 55_000)]
+        {
+            let mut world = World::new();
+            while world.now.get() < 1_000_000_000 {
+                (1..burst).for_each(|_| world.packet(within));
+                world.packet(between);
+            }
+            let may = world.now.get() / PART + world.found * SAVES_NS + 2 * KEPT_NS as u64;
+            assert!(world.vain_ns <= may, "{burst}: {} of {may}", world.vain_ns);
+            assert!(world.found > 0);
         }
-        clock.look_on(&mut lookout, u64::MAX / 2, 300);
-        let sleeps = (0..).find(|_| {
-            let (found, took) = clock.look_on(&mut lookout, 15_000, 300);
-            clock.pass(15_000 - took.min(15_000));
-            lookout.slept(15_000, true);
-            found
-        });
-        assert_eq!(sleeps, Some(SHORT_SLEEPS));
+    }
+
+    /// Gaps that are drawn, of 10 µs in the mean: few are longer than a look.
+    #[test]
+    fn packets_at_random_are_found() {
+        for seed in 0..16 {
+            let (mut random, mut world) = (elver_random::Rng::new(seed), World::new());
+            for _ in 0..10_000 {
+                let drawn = (f64::from(random.next_u32()) + 1.0) / (1_u64 << 32) as f64;
+                world.packet((-drawn.ln() * 10_000.0) as u64 + 1);
+            }
+            let (_, found) = world.parts();
+            assert!(found > 0.9, "seed {seed}: {found}");
+        }
+    }
+
+    /// Whoever begins after a long silence is looked for at once.
+    #[test]
+    fn after_a_silence_it_looks() {
+        let mut world = World::new();
+        (0..100).for_each(|_| world.packet(1_000_000_000));
+        let before = world.found;
+        (0..100).for_each(|_| world.packet(15_000));
+        assert_eq!(world.found - before, 100);
     }
 
     #[test]
     fn where_others_want_the_core_it_sleeps() {
-        let (clock, mut lookout) = (Clock(Cell::new(1)), Lookout::default());
-        assert!(!clock.look_on(&mut lookout, 10_000, 3_000_000).0);
-        for _ in 0..1_000 {
-            clock.pass(15_000);
-            lookout.slept(15_000, true);
-            assert_eq!(clock.look_on(&mut lookout, 10_000, 3_000_000), (false, 0));
+        let mut world = World::new();
+        world.rest = 3_000_000;
+        while world.now.get() < 60_000_000_000 {
+            world.packet(15_000);
         }
-        clock.pass(TURNS * 3_001_000);
-        assert!(clock.look_on(&mut lookout, 10_000, 300).0);
+        let (vain, found) = world.parts();
+        assert!(found == 0.0 && vain < 0.004, "{vain}");
+        // And when they have gone, within a second.
+        world.rest = REST;
+        let gone = world.now.get();
+        while world.found == 0 {
+            world.packet(15_000);
+        }
+        assert!(world.now.get() - gone <= 1_100_000_000);
+        (0..100).for_each(|_| world.packet(15_000));
+        assert_eq!(world.found, 101);
+    }
+
+    /// As long as the machine slept, or this process was stopped.
+    #[test]
+    fn a_turn_of_hours_costs_a_second() {
+        let mut world = World::new();
+        world.rest = 8 * 3_600 * 1_000_000_000;
+        world.packet(15_000);
+        world.rest = REST;
+        world.packet(1_100_000_000);
+        world.packet(15_000);
+        assert_eq!(world.found, 1);
     }
 }

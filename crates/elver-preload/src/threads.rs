@@ -9,25 +9,46 @@ const FAULTS: [libc::c_int; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, lib
 
 /// The shortest slice that the kernel grants, in nanoseconds.
 const SLICE: u64 = 100_000;
+/// How much later than it is to end a sleep may end, in nanoseconds.
+const TIMER_SLACK: libc::c_ulong = 1_000;
+
+/// How others come to a core that a thread has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turns {
+    /// By turns, and whoever lets them run is not run before they have.
+    Shared,
+    /// Not before it sleeps: it has the program's real-time policy.
+    None,
+}
 
 /// Has this thread run soon when it is woken, though another one has the core that looks at memory without end: who asks
-/// for short slices gets them earlier (Linux 6.12; before that, nothing changes). Under seccomp it does not ask: a filter
-/// may end the process for it.
-pub(crate) fn run_soon() {
+/// for short slices gets them earlier (Linux 6.12; before that, nothing changes), and has its sleeps end when they are to.
+/// Under seccomp it does not ask: a filter may end the process for it.
+pub(crate) fn run_soon() -> Turns {
     // SAFETY: it takes and returns numbers.
     if unsafe { libc::prctl(libc::PR_GET_SECCOMP) } != 0 {
-        return;
+        return Turns::Shared;
     }
+    // SAFETY: as above.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
     // SAFETY: the attributes are numbers.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     let size = size_of::<libc::sched_attr>() as u32;
     // SAFETY: it is written as far as it goes.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
-    if got == 0 && attributes.sched_policy == libc::SCHED_OTHER as u32 {
+    if got != 0 {
+        return Turns::Shared;
+    }
+    let is_real_time = [libc::SCHED_FIFO, libc::SCHED_RR].map(|policy| policy as u32);
+    if is_real_time.contains(&attributes.sched_policy) {
+        return Turns::None;
+    }
+    if attributes.sched_policy == libc::SCHED_OTHER as u32 {
         attributes.sched_runtime = SLICE;
         // SAFETY: it is read as far as it goes.
         unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     }
+    Turns::Shared
 }
 
 /// Starts a thread that takes no signal of the program's: libibverbs has none, so that programs rely on their own

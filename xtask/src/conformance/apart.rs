@@ -10,7 +10,7 @@ use super::process::{Call, Runner};
 use super::programs::{item, split};
 
 /// The transport, the server's words, and those that its client has besides, before the server's address.
-const PAIRS: [(&str, &str, &str); 9] = [
+const PAIRS: [(&str, &str, &str); 14] = [
     ("RC", "rping -C 5 -V", "-c -a"),
     ("RC", "ucmatose", "-s"),
     ("UD", "udaddy", "-s"),
@@ -21,6 +21,11 @@ const PAIRS: [(&str, &str, &str); 9] = [
     ("RC", "ib_read_lat -a -n 20", ""),
     ("RC", "ib_write_bw -a -n 20", ""),
     ("RC", "ib_send_bw -a -n 20", ""),
+    ("UD", "ib_send_bw -n 200 -c UD", ""),
+    ("UC", "ib_write_bw -n 200 -c UC", ""),
+    ("DC", "ib_write_bw -n 200 -c DC", ""),
+    ("RC", "ib_atomic_bw -n 200", ""),
+    ("RC", "rstream", "-s"),
 ];
 /// What rping's server is told besides.
 const SERVES: (&str, &str) = ("rping", "-s");

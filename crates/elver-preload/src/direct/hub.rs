@@ -16,7 +16,7 @@ use rustix::net::{
 };
 use rustix::process::{Resource, getrlimit};
 
-use crate::fork::close_in_child;
+use crate::fork::{Unshared, close_in_child};
 use crate::threads;
 
 use super::meeting::Meetings;
@@ -190,8 +190,8 @@ impl Hub {
         self.counted(met).filter(|peer| peer.address == address)
     }
 
-    fn reach(&self, address: IpAddr) -> Result<OwnedFd, Errno> {
-        let socket = seqpacket()?;
+    fn reach(&self, address: IpAddr) -> Result<Unshared, Errno> {
+        let socket = Unshared::of(seqpacket)?;
         be_patient(&socket)?;
         connect(&socket, &name_of(address)?)?;
         Ok(socket)
@@ -283,7 +283,7 @@ impl Hub {
                 self.dismiss(peer);
             }
             if asked {
-                match accept_with(listener, SocketFlags::CLOEXEC) {
+                match Unshared::of(|| accept_with(listener, SocketFlags::CLOEXEC)) {
                     Ok(socket) => self.answer(socket),
                     Err(_) => std::thread::sleep(REST),
                 }
@@ -291,7 +291,7 @@ impl Hub {
         }
     }
 
-    fn answer(&self, socket: OwnedFd) {
+    fn answer(&self, socket: Unshared) {
         if be_patient(&socket).is_ok() {
             let known = |address| self.known(address).is_some();
             let begin = |address| self.meetings.answer(address, || known(address));

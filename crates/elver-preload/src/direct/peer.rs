@@ -18,8 +18,8 @@ use rustix::net::{
 };
 use rustix::process::{Pid, geteuid};
 
-use crate::fork::{close_in_child, keep_in_child};
-use crate::identity::{Identity, credentials, is_ready};
+use crate::fork::Unshared;
+use crate::identity::{Identity, credentials};
 
 use super::lane::{Lane, LaneView};
 use super::table::{MAGIC, Table, View};
@@ -102,7 +102,7 @@ pub(crate) struct Peer {
     pub(crate) lane_view: LaneView,
     bell: OwnedFd,
     /// It hangs up when the process ends or becomes another program, whose children do not have it therefore.
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: Unshared,
     /// It is reached by packets from now on.
     closed: AtomicBool,
     /// No WR waits for it before then ([`Time`]): one has, and nothing came to its end meanwhile.
@@ -233,16 +233,10 @@ pub(super) fn probe(pid: Pid, table_at: u64) -> Result<(), Refusal> {
     }
 }
 
-impl Drop for Peer {
-    fn drop(&mut self) {
-        keep_in_child(self.socket.as_raw_fd());
-    }
-}
-
 impl Peer {
     /// Makes this process and the one at the other end of a fresh socket known to each other.
     pub(crate) fn ask(
-        socket: OwnedFd,
+        socket: Unshared,
         own: &Own<'_>,
         admit: impl FnOnce(Peer) -> Result<Arc<Peer>, Refusal>,
     ) -> Result<Arc<Peer>, Refusal> {
@@ -258,7 +252,7 @@ impl Peer {
 
     /// The same, of a process that asked; the one with an address is met if `begin` says so, until what that gives goes.
     pub(crate) fn answer<M>(
-        socket: OwnedFd,
+        socket: Unshared,
         own: &Own<'_>,
         begin: impl FnOnce(IpAddr) -> Option<M>,
         admit: impl FnOnce(Peer) -> Result<Arc<Peer>, Refusal>,
@@ -291,11 +285,10 @@ impl Peer {
     }
 
     /// One that is reached by packets yet.
-    fn new(socket: OwnedFd, pid: Pid, lane: Lane, greeting: Greeting) -> Result<Peer, Refusal> {
+    fn new(socket: Unshared, pid: Pid, lane: Lane, greeting: Greeting) -> Result<Peer, Refusal> {
         let identity = Identity::of(&socket, pid)?;
         let Greeting { table_at, address, view, lane: lane_view, bell } = greeting;
         probe(pid, table_at)?;
-        close_in_child(socket.as_raw_fd());
         let (closed, waits_from) = (AtomicBool::new(true), AtomicU64::new(0));
         Ok(Peer { identity, address, view, lane, lane_view, bell, socket, closed, waits_from })
     }
@@ -344,18 +337,14 @@ impl Peer {
 
     /// Whether the process has ended, or is another program by now.
     pub(crate) fn has_ended(&self) -> bool {
-        self.identity.has_ended() || self.has_hung_up() == Some(true)
+        self.identity.has_ended(&self.socket)
     }
 
-    /// Its number, while that is the process's own, and the memory behind it that of the program that this one has met: what was
-    /// told of it means nothing in another's.
+    /// Its number, while that is the process's own and its program the one that was met: what that has told means nothing in
+    /// another's memory.
     #[inline]
     pub(crate) fn pid(&self, now: Time) -> Option<Pid> {
-        self.identity.pid(now, || self.has_hung_up() == Some(false))
-    }
-
-    fn has_hung_up(&self) -> Option<bool> {
-        is_ready(&self.socket, PollFlags::HUP)
+        self.identity.pid(now, &self.socket)
     }
 }
 
@@ -431,7 +420,9 @@ mod tests {
         let own = Own { table: &table, address: Ipv6Addr::LOCALHOST.into(), bell: &bell };
         greet(&there, &own, Lane::new().unwrap().1).unwrap();
         let Ok(greeting) = hear(&here, pid) else { panic!("no greeting") };
-        let Ok(peer) = Peer::new(here, pid, Lane::new().unwrap().0, greeting) else {
+        let Ok(peer) =
+            Peer::new(Unshared::of(|| Ok(here)).unwrap(), pid, Lane::new().unwrap().0, greeting)
+        else {
             panic!("no peer")
         };
         let start = Time(7 * BELIEVED_NS);
@@ -440,7 +431,7 @@ mod tests {
         drop(there);
         assert_eq!(peer.pid(start.saturating_add_ns(BELIEVED_NS - 1)), Some(pid));
         assert_eq!(peer.pid(start.saturating_add_ns(BELIEVED_NS)), None);
-        assert!(peer.has_ended() && !peer.identity.has_ended());
+        assert!(peer.has_ended());
     }
 
     #[test]
