@@ -50,8 +50,8 @@ pub(super) fn run(runner: &Runner) -> Result<Ran> {
     let mut items = Vec::new();
     for (transport, common, asks) in wanted {
         let serves = if common.starts_with(SERVES.0) { SERVES.1 } else { "" };
-        let server = format!("timeout 20 {common} {serves}");
-        let client = format!("timeout 20 {common} {asks} {}", place.addresses[0]);
+        let server = format!("timeout 60 {common} {serves}");
+        let client = format!("timeout 60 {common} {asks} {}", place.addresses[0]);
         let [server, client] = [&server, &client].map(|words| split(words));
         let server = Call { before: at_server, words: &server, ..Call::default() };
         let client = Call { before: at_client, words: &client, ..Call::default() };
