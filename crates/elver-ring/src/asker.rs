@@ -18,7 +18,7 @@ use crate::wire::BELL_BYTES;
 
 /// After so long without an answer it asks for the first time, and then after twice as long each time: a listener may be
 /// long in looking.
-const FIRST: Duration = Duration::from_secs(1);
+pub(crate) const FIRST: Duration = Duration::from_secs(1);
 /// How often it looks for an answer until it asks again.
 const LOOKS: u32 = 64;
 
@@ -37,6 +37,8 @@ struct Way {
     answer: Mr,
     /// As long as the VQP is not connected.
     asked: Option<Connecting>,
+    /// When an answer was looked for last.
+    looked: Instant,
 }
 
 impl Asker {
@@ -49,10 +51,10 @@ impl Asker {
         self.at = Some(Instant::now() + self.waited);
     }
 
-    /// How long until it is to be looked after.
-    pub(crate) fn due_in(&self) -> Duration {
-        let left = self.at.map_or(FIRST, |at| at.saturating_duration_since(Instant::now()));
-        if self.way.is_some() { left.min(self.waited / LOOKS) } else { left }
+    /// When it is to be looked after; none as long as the offer has not come to the port.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let looks = self.way.as_ref().map(|way| way.looked + self.waited / LOOKS);
+        self.at.into_iter().chain(looks).min()
     }
 
     /// Asks a listener for an offer when it is time to, and looks for what it says; what that is, if it has said
@@ -68,7 +70,9 @@ impl Asker {
             self.begin();
             self.way = Way::begin(session, to).ok();
         }
-        match self.way.as_mut()?.look(offer) {
+        let way = self.way.as_mut()?;
+        way.looked = Instant::now();
+        match way.look(offer) {
             Ok(said) => said,
             Err(_) => {
                 self.way = None;
@@ -85,7 +89,7 @@ impl Way {
         let vqp = session.create_vqp(options)?;
         vqp.post_recv(&[RecvWr { wr_id: 0, sges: &[answer.sge(0, BELL_BYTES)] }])?;
         let asked = Some(vqp.qconnect_start(gid, port, ConnectOptions::default())?);
-        Ok(Way { vqp, answer, asked })
+        Ok(Way { vqp, answer, asked, looked: Instant::now() })
     }
 
     fn look(&mut self, offer: Place) -> Result<Option<Greeting>, Error> {

@@ -9,7 +9,7 @@ use elver::{
 };
 
 use crate::Error;
-use crate::asker::Asker;
+use crate::asker::{Asker, FIRST};
 use crate::ends::{Ends, Memory, Where, ends};
 use crate::greeting::{Greeting, Nonsense, Place, VERSION};
 use crate::inbox::greet;
@@ -120,7 +120,15 @@ impl Connecting {
         self.asked.as_ref()
     }
 
-    /// The pair, once, if the listener has answered.
+    /// When to poll next, if the session's descriptor ([`Session::arm`]) tells of nothing before: the listener is then asked
+    /// whether it has the offer still, since its answer may have been lost, or what it says is looked for. None before the
+    /// offer has come to the listener: of that the descriptor tells. It changes with each [`Connecting::poll`].
+    pub fn deadline(&self) -> Option<Instant> {
+        self.asker.deadline()
+    }
+
+    /// The pair, once, if the listener has answered. Who waits for it otherwise than by [`Connecting::wait`] calls this whenever
+    /// the session has something to tell, and at the [`Connecting::deadline`].
     ///
     /// # Errors
     /// As [`connect`].
@@ -157,8 +165,8 @@ impl Connecting {
         }
         loop {
             let mut wcs = [Wc::default()];
-            let asks = self.asker.due_in();
-            match self.vqp.wait_cq(&mut wcs, Some(left().map_or(asks, |left| left.min(asks)))) {
+            let due = self.due().saturating_duration_since(Instant::now());
+            match self.vqp.wait_cq(&mut wcs, Some(left().map_or(due, |left| left.min(due)))) {
                 Err(elver::Error::TimedOut) if left().is_none_or(|left| !left.is_zero()) => {
                     self.ask()?;
                 }
@@ -172,10 +180,9 @@ impl Connecting {
         }
     }
 
-    /// How long until it is to be polled, if nothing comes.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn due_in(&self) -> Duration {
-        self.asker.due_in()
+    /// When a wait looks next: at the deadline, and each second before there is one, which costs nothing.
+    pub(crate) fn due(&self) -> Instant {
+        self.deadline().unwrap_or_else(|| Instant::now() + FIRST)
     }
 
     /// Asks whether the listener has the offer still, when it is time to.

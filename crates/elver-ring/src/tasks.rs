@@ -144,8 +144,8 @@ impl Connecting {
             if let Some(ends) = self.poll()? {
                 return Ok(ends);
             }
-            // Also when it is time to ask again.
-            let ready = tokio::time::timeout(self.due_in(), session.wait_ready());
+            // Also when it is time to ask.
+            let ready = tokio::time::timeout_at(self.due().into(), session.wait_ready());
             if let Ok(slept) = ready.await {
                 slept?;
             }

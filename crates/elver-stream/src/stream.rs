@@ -412,8 +412,14 @@ impl Connecting {
         Ok(Connecting { ring, gid, port, nodelay: options.nodelay })
     }
 
-    /// The stream, once, if the listener has answered. Until then the session's descriptor tells when to
-    /// look again.
+    /// When to poll next, if the session's descriptor tells of nothing before: the listener's answer may have been lost, for
+    /// which it is asked then. None as long as that need not be.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.ring.deadline()
+    }
+
+    /// The stream, once, if the listener has answered. Until then the session's descriptor ([`Session::arm`]) tells when to
+    /// look again, and [`Connecting::deadline`].
     ///
     /// # Errors
     /// As [`Stream::connect`].

@@ -3,6 +3,7 @@
 
 use std::net::UdpSocket;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use crate::common::{PLACE, TestNode, WAIT, cluster, config, session_at};
 use elver::tokio::AsyncSession;
@@ -12,6 +13,7 @@ use elver::{
 };
 use elver_ring::{Connecting, Ends, Error, Listener, ListenerOptions, Options, Refusal, connect};
 use elver_testkit::{Launch, PATIENCE, Process, Role, impatient, role, stay, wait_for};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Pairs that are offered at once by who dies, and how many of one node are answered at a time by a policy of their own.
 const CROWD: usize = 12;
@@ -272,6 +274,24 @@ fn waits_in_a_task(session: &Session, connecting: Connecting) -> Result<Ends, Er
     })
 }
 
+/// As an event loop waits: it looks when the session's descriptor tells something, and when that is due, and never else.
+fn waits_by_the_descriptor(session: &Session, mut connecting: Connecting) -> Result<Ends, Error> {
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < PATIENCE, "nothing is told");
+        if let Some(ends) = connecting.poll()? {
+            return Ok(ends);
+        }
+        let deadline = connecting.deadline().unwrap_or(began + PATIENCE);
+        if session.arm()? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).unwrap();
+            poll(&mut [PollFd::new(session, PollFlags::IN)], Some(&left)).unwrap();
+            session.disarm()?;
+        }
+    }
+}
+
 /// Leaves no room in the socket of a node that stands still: what others send it is lost.
 fn fill_socket(group: u8, host: u8) {
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -329,6 +349,34 @@ fn an_answer_that_is_lost_is_asked_for() {
     wait_for("all to be given back", || (held(&meta) == empty).then_some(()));
 }
 
+/// Nothing is due before the offer is there, and then its deadline is a second away at most, however often it looks.
+#[test]
+fn a_deadline_comes_with_the_offer_and_stays() {
+    let node = TestNode::start(config(90, 1));
+    let session = session_at(&node);
+    let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let began = Instant::now();
+    let mut connecting = crowd(&session, node.gid, listener.port(), 1).remove(0);
+    assert_eq!(connecting.deadline(), None);
+    let deadline = wait_for("the offer to be there", || {
+        assert!(connecting.poll().unwrap().is_none(), "nobody answers");
+        connecting.deadline()
+    });
+    assert!(deadline >= began + Duration::from_secs(1));
+    assert!(deadline <= Instant::now() + Duration::from_secs(1));
+    while Instant::now() < deadline {
+        assert!(connecting.poll().unwrap().is_none(), "nobody answers");
+        if Instant::now() < deadline {
+            assert_eq!(connecting.deadline(), Some(deadline), "it is put off by no look");
+        }
+        std::thread::yield_now();
+    }
+    // It asks: whether there is an answer is looked for now and then until it asks again.
+    assert!(connecting.poll().unwrap().is_none(), "nobody answers");
+    let looks = connecting.deadline().unwrap();
+    assert!(looks > deadline && looks <= Instant::now() + Duration::from_secs(2) / 64);
+}
+
 /// Whoever waits, and however: it asks after a second, and what it is told ends that.
 #[test]
 fn who_waits_for_long_asks() {
@@ -337,7 +385,7 @@ fn who_waits_for_long_asks() {
     let bound = session.create_vqp(VqpOptions::default()).unwrap();
     let port = bound.qbind(0).unwrap();
     let mr = session.alloc(512, AccessFlags::LOCAL_WRITE).unwrap();
-    for offer in [waits as Offer, waits_in_a_task] {
+    for offer in [waits as Offer, waits_in_a_task, waits_by_the_descriptor] {
         for receive in 0..2 {
             let sges = [mr.sge(256 * receive, 256)];
             bound.post_recv(&[RecvWr { wr_id: receive, sges: &sges }]).unwrap();

@@ -10,8 +10,8 @@ use std::task::Wake;
 use std::time::{Duration, Instant};
 
 use crate::common::{SMALL, TestNode, WAIT, beside, byte, config, pair, session_at};
-use elver::Session;
-use elver_stream::{Interest, Listener, ListenerOptions, Options, Shutdown, Stream};
+use elver::{RecvWr, Session, VqpOptions};
+use elver_stream::{Connecting, Interest, Listener, ListenerOptions, Options, Shutdown, Stream};
 use elver_testkit::wait_for;
 use rustix::event::{Timespec, epoll};
 
@@ -203,6 +203,34 @@ fn who_sleeps_is_woken() {
             }
         },
     );
+}
+
+/// A connect under way says when who sleeps is to look again: its answer may have been lost, and the listener is asked then.
+#[test]
+fn a_connect_that_nobody_answers_is_looked_after_by_its_deadline() {
+    let node = TestNode::start(config(35, 1));
+    let mute = session_at(&node);
+    let bound = mute.create_vqp(VqpOptions::default()).unwrap();
+    let port = bound.qbind(0).unwrap();
+    let mr = mute.alloc(512, elver::AccessFlags::LOCAL_WRITE).unwrap();
+    for wr_id in 0..2 {
+        bound.post_recv(&[RecvWr { wr_id, sges: &[mr.sge(256 * wr_id, 256)] }]).unwrap();
+    }
+    let session = session_at(&node);
+    let epoll = watch(&session);
+    let options = Options::default();
+    let mut connecting = Connecting::start(&session, node.gid, port, options).unwrap();
+    let (mut came, began) = (0, Instant::now());
+    // An offer, and a question.
+    while came < 2 {
+        assert!(began.elapsed() < WAIT.unwrap(), "it does not ask");
+        assert!(connecting.poll().unwrap().is_none(), "nobody answers");
+        let deadline = connecting.deadline().unwrap_or(began + WAIT.unwrap());
+        if session.arm().unwrap() {
+            sleep(&epoll, &session, deadline.saturating_duration_since(Instant::now()));
+        }
+        came += bound.qpop_msgs().unwrap().len();
+    }
 }
 
 struct Told(AtomicBool);
