@@ -40,6 +40,8 @@ pub(crate) struct Inbox {
     crowded: Cell<u64>,
     /// Offers that were asked for, and of which there is nothing.
     lost: Cell<u64>,
+    /// Times that the node was asked who greets.
+    asked: Cell<u64>,
     /// Wakings that came for each end, by its number.
     wakings: RefCell<HashMap<u64, Rc<Cell<u64>>>>,
     last_bell: Cell<u64>,
@@ -64,6 +66,7 @@ impl Inbox {
             dropped: Cell::default(),
             crowded: Cell::default(),
             lost: Cell::default(),
+            asked: Cell::default(),
             wakings: RefCell::default(),
             last_bell: Cell::default(),
             taken: RefCell::default(),
@@ -81,9 +84,10 @@ impl Inbox {
         Ok(self.bound.post_recv(&[RecvWr { wr_id: receive, sges: &sges }])?)
     }
 
-    /// Takes in what came; whether a greeting was among it that now waits.
+    /// Takes in what came; whether a greeting was among it that now waits. The node is waited for once at most, whatever
+    /// came: who looks after rings does this, and whoever likes to sends here.
     pub(crate) fn drain(&self) -> Result<bool, Error> {
-        let mut greeted = false;
+        let mut said = Vec::new();
         for message in self.bound.qpop_msgs()? {
             let mut bytes = [0; RECEIVE_BYTES as usize];
             let bytes = &mut bytes[..message.wc.byte_len.min(RECEIVE_BYTES) as usize];
@@ -94,32 +98,44 @@ impl Inbox {
                 if let Some(count) = self.wakings.borrow().get(&bell) {
                     count.set(count.get() + 1);
                 }
-                continue;
-            }
-            if self.closed.get() {
+            } else if self.closed.get() {
                 refuse(&message.source, Refusal::Closed);
-                continue;
+            } else {
+                said.push((message.source, bytes.to_vec()));
             }
-            // The session is called, so that nothing is borrowed.
-            let peer = message.source.info().ok().and_then(|info| info.peer);
+        }
+        if said.is_empty() {
+            return Ok(false);
+        }
+        // The session is called, so that nothing is borrowed.
+        self.asked.set(self.asked.get() + 1);
+        let infos = self.bound.session().infos(said.iter().map(|(source, _)| source));
+        let mut greeted = false;
+        for ((source, bytes), info) in said.into_iter().zip(infos) {
+            let peer = info.ok().and_then(|info| info.peer);
             let peer = peer.map(|(gid, _)| gid).unwrap_or_default();
-            if let Ok(Greeting::Waiting(place)) = Greeting::decode(bytes) {
-                if !self.has_offer((peer, place)) {
-                    self.lost.set(self.lost.get() + 1);
-                    refuse(&message.source, Refusal::Lost);
-                }
-                continue;
-            }
-            if !self.has_room(peer) {
-                self.crowded.set(self.crowded.get() + 1);
-                refuse(&message.source, Refusal::Crowded);
-                continue;
-            }
-            greeted = true;
-            let (source, bytes) = (message.source, bytes.to_vec());
-            self.waiting.borrow_mut().push_back(Greeted { source, bytes, peer });
+            greeted |= self.hear(Greeted { source, bytes, peer });
         }
         Ok(greeted)
+    }
+
+    /// Somebody says something; whether it is a greeting that now waits.
+    fn hear(&self, greeted: Greeted) -> bool {
+        let Greeted { source, bytes, peer } = &greeted;
+        if let Ok(Greeting::Waiting(place)) = Greeting::decode(bytes) {
+            if !self.has_offer((*peer, place)) {
+                self.lost.set(self.lost.get() + 1);
+                refuse(source, Refusal::Lost);
+            }
+            return false;
+        }
+        if !self.has_room(*peer) {
+            self.crowded.set(self.crowded.get() + 1);
+            refuse(source, Refusal::Crowded);
+            return false;
+        }
+        self.waiting.borrow_mut().push_back(greeted);
+        true
     }
 
     /// Whether an offer waits, or has an end.
@@ -205,6 +221,10 @@ impl Inbox {
 
     pub(crate) fn lost(&self) -> u64 {
         self.lost.get()
+    }
+
+    pub(crate) fn asked(&self) -> u64 {
+        self.asked.get()
     }
 }
 

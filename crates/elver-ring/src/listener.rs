@@ -72,6 +72,9 @@ pub struct ListenerCounters {
     pub lost: u64,
     /// Messages of who is connected already that are no wakings, and those of who was gone before its turn.
     pub dropped: u64,
+    /// Times that its node was asked, and waited for, of which nodes it was that came: once for all that had come together, of
+    /// which there are 64 at most.
+    pub asked: u64,
 }
 
 /// Takes pairs of rings that others connect. Their wakings come by its port, which stays taken as long as
@@ -108,8 +111,8 @@ impl Listener {
     pub fn counters(&self) -> ListenerCounters {
         let (counters, dropped) = (self.counters.get(), self.inbox.dropped());
         let (crowded, lost) = (self.inbox.crowded(), self.inbox.lost());
-        let refused = counters.refused + crowded + lost;
-        ListenerCounters { refused, crowded, lost, dropped, ..counters }
+        let (refused, asked) = (counters.refused + crowded + lost, self.inbox.asked());
+        ListenerCounters { refused, crowded, lost, dropped, asked, ..counters }
     }
 
     /// The next pair, if somebody has connected one. Who says what does not fit is told, and counted.

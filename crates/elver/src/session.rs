@@ -2,14 +2,15 @@ use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
 
-use elver_portal::{Command, First, Limits, VqpOptions, WARM_GIDS_MAX};
+use elver_portal::{Command, First, Limits, VqpInfo, VqpOptions, WARM_GIDS_MAX};
 use elver_verbs::{AccessFlags, Gid};
 
 use crate::fork::Origin;
 use crate::inner::{Outcome, UNEXPECTED};
-use crate::link::Link;
+use crate::link::{Link, Wait};
 use crate::mr::Kind;
 use crate::path::Paths;
+use crate::vqp::info;
 use crate::{
     Closing, Connecting, Cq, Destination, Error, Mr, Session, SessionOptions, SharedMemory, Vqp,
 };
@@ -186,6 +187,21 @@ impl Session {
             return Err(Error::Invalid { what: "the CQ is of another session" });
         }
         Vqp::create(self, options, Some(cq.0.id))
+    }
+
+    /// As [`Vqp::info`] of each of several VQPs of this session, in their order, with one wait for the node for all.
+    ///
+    /// # Errors
+    /// Of each as [`Vqp::info`], and [`Error::Refused`] of one that is gone.
+    pub fn infos<'a>(
+        &self,
+        vqps: impl IntoIterator<Item = &'a Vqp>,
+    ) -> Vec<Result<VqpInfo, Error>> {
+        let mut inner = self.inner.borrow_mut();
+        let ask = |vqp: &Vqp| inner.ask(&Command::QueryVqp { vqp: vqp.id() }, None);
+        let asked: Vec<_> = vqps.into_iter().map(ask).collect();
+        let mut answer = |request| info(inner.outcome(request, Wait::new(None))?);
+        asked.into_iter().map(|request| answer(request?)).collect()
     }
 
     /// Gets the metadata of many peers at once, ahead of connecting. Returns how many were found,

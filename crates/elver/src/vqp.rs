@@ -224,10 +224,7 @@ impl Vqp {
     /// # Errors
     /// [`Error::NodeGone`].
     pub fn info(&self) -> Result<VqpInfo, Error> {
-        match self.inner().call(&Command::QueryVqp { vqp: self.0.id })? {
-            Outcome::Info(info) => Ok(info),
-            _ => Err(UNEXPECTED),
-        }
+        info(self.inner().call(&Command::QueryVqp { vqp: self.0.id })?)
     }
 
     /// Why it failed, if the peer refused a message or is gone: no completion tells that. It is there as soon as the
@@ -278,6 +275,13 @@ impl Inner {
         }
         let entry = Entry::new(handle, QpState::Rts, &VqpOptions::default());
         self.vqps.insert(id, entry);
+    }
+}
+
+pub(crate) fn info(outcome: Outcome) -> Result<VqpInfo, Error> {
+    match outcome {
+        Outcome::Info(info) => Ok(info),
+        _ => Err(UNEXPECTED),
     }
 }
 

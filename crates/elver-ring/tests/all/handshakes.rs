@@ -191,6 +191,29 @@ fn a_host_that_dies_with_its_offers_leaves_the_listener_to_others() {
     }
 }
 
+/// Whoever likes to greets: however many come together, their node is asked, and waited for, once.
+#[test]
+fn a_crowd_that_comes_together_costs_one_question() {
+    let node = TestNode::start(config(91, 1));
+    let session = session_at(&node);
+    let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let port = listener.port();
+    let others = session_at(&node);
+    let mut offered = crowd(&others, node.gid, port, CROWD);
+    wait_for("the offers to come", || {
+        assert!(offered.iter_mut().all(|offer| offer.poll().unwrap().is_none()), "nobody answers");
+        offered.iter().all(|offer| offer.deadline().is_some()).then_some(())
+    });
+    let mut pairs = Vec::new();
+    wait_for("all of them to be answered", || {
+        let before = listener.counters().asked;
+        pairs.extend(listener.try_accept().unwrap());
+        assert!(listener.counters().asked <= before + 1, "{:?}", listener.counters());
+        (pairs.len() == CROWD).then_some(())
+    });
+    assert!(listener.counters().asked < CROWD as u64, "{:?}", listener.counters());
+}
+
 /// A node that stands still keeps no more answers waiting than are begun to one at a time: others are answered meanwhile, and
 /// its ninth pair when another has been.
 #[test]
