@@ -12,14 +12,13 @@ impl World {
         if there.is_over() || there.given_back {
             return true;
         }
-        // A connect of before may wait some seconds for a link to its peer, and is given up then.
-        if here.is_up() && self.is_well(here.node) {
+        if self.is_well(here.node) {
             return false;
         }
         let disturbed = |to| self.cluster.net.disturbed(here.node, to);
-        // The meta server may be asked for the other.
+        // Who connects may ask the meta server for the other.
         disturbed(there.node)
-            || disturbed(0)
+            || !here.is_up() && disturbed(0)
             || self.was_unanswered(here, there)
             || self.leases_differ(here.node)
             || self.ends.iter().enumerate().any(|(at, gone)| {
@@ -70,4 +69,47 @@ impl World {
 /// each of the two reaches the other.
 fn shares((here, there): (&End, &End), does: usize, to: usize) -> bool {
     here.node == does || here.node == to && there.node == does
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::end::Phase;
+
+    /// Three nodes, and a pair between the last two of them.
+    fn pair() -> World {
+        let world = |seed| World::new(seed, &Options::default(), Some(&[])).unwrap();
+        let mut world = (1..100).map(world).find(|world| world.plan.nodes == 3).unwrap();
+        world.add_pair().unwrap();
+        (world.ends[0].node, world.ends[1].node) = (1, 2);
+        world
+    }
+
+    /// A connect waits for seconds, and yet none fails for what has healed meanwhile: who is asked has its time to answer still.
+    #[test]
+    fn what_has_healed_excuses_no_connect_of_before() {
+        let mut world = pair();
+        world.cluster.net.disturb(1);
+        for phase in [Phase::Connecting, Phase::Up] {
+            world.ends[0].phase = phase;
+            world.well_at = None;
+            assert!(world.explains(0));
+            world.well_at = Some(world.now());
+            assert!(world.explains(0), "what it spoilt may be heard now");
+            world.cluster.now = world.now().saturating_add_ns(1);
+            assert!(!world.explains(0));
+        }
+    }
+
+    /// The meta server is asked by who connects alone.
+    #[test]
+    fn a_meta_server_that_is_cut_off_ends_no_pair_of_others() {
+        let mut world = pair();
+        world.cluster.net.disturb(0);
+        world.ends[0].phase = Phase::Connecting;
+        assert!(world.explains(0));
+        world.ends[0].phase = Phase::Up;
+        assert!(!world.explains(0));
+    }
 }
