@@ -1,9 +1,9 @@
 //! Peers that are killed: their other ends hear it, whether they sleep, look or send, after all that was
 //! told before.
 
-use std::time::{Duration, Instant};
-
+use std::path::Path;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use crate::common::{PLACE, TestNode, WAIT, config, session_at};
 use elver::{Gid, Policy, Session};
@@ -152,6 +152,27 @@ fn tells(session: &Session, gid: Gid, port: u16) -> Ends {
     ends
 }
 
+/// Connects at another node to a listener, and says one thing; both ends go on when it has arrived, each on its thread.
+fn told_to(
+    listener: &Listener,
+    (gid, path): (Gid, &Path),
+    connected: impl FnOnce(Ends) + Send,
+    accepted: impl FnOnce(Ends),
+) {
+    let port = listener.port();
+    let (tell, is_told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let ends = tells(&Session::connect(path).unwrap(), gid, port);
+            tell.send(()).unwrap();
+            connected(ends);
+        });
+        let ends = listener.accept(WAIT).unwrap();
+        is_told.recv().unwrap();
+        accepted(ends);
+    });
+}
+
 /// Rings between processes that write each other's memory themselves need no node for their data.
 #[test]
 fn the_end_of_the_node_of_both_ends_is_heard_by_both() {
@@ -166,18 +187,10 @@ fn the_end_of_the_node_of_both_ends_is_heard_by_both() {
             let node = TestNode::start(config);
             let session = session_at(&node);
             let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
-            let (gid, port, path) = (node.gid, listener.port(), node.path.clone());
-            let (tell, is_told) = mpsc::channel();
-            std::thread::scope(|scope| {
-                scope.spawn(move || {
-                    let session = Session::connect(&path).unwrap();
-                    let mut ends = tells(&session, gid, port);
-                    tell.send(()).unwrap();
-                    hears(&mut ends, hear);
-                });
-                let mut ends = listener.accept(WAIT).unwrap();
+            let (gid, path) = (node.gid, node.path.clone());
+            let connected = |mut ends| hears(&mut ends, hear);
+            told_to(&listener, (gid, &path), connected, |mut ends| {
                 assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"told");
-                is_told.recv().unwrap();
                 drop(node);
                 hears(&mut ends, hear);
             });
@@ -191,19 +204,13 @@ fn a_node_that_starts_anew_ends_its_rings_and_takes_new_ones() {
     let (meta, other) = PLACE.cluster(13, impatient);
     let session = session_at(&meta);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
-    let (gid, port, path) = (meta.gid, listener.port(), other.path.clone());
-    let (tell, is_told) = mpsc::channel();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let session = Session::connect(&path).unwrap();
-            let mut ends = tells(&session, gid, port);
-            tell.send(()).unwrap();
-            let gone = ends.receiver.recv(WAIT).unwrap_err();
-            assert!(matches!(gone, Error::Carrier(elver::Error::NodeGone)), "{gone}");
-            assert!(matches!(ends.sender.poll(), Err(Error::Carrier(elver::Error::NodeGone))));
-        });
-        let mut ends = listener.accept(WAIT).unwrap();
-        is_told.recv().unwrap();
+    let (gid, path) = (meta.gid, other.path.clone());
+    let connected = |mut ends: Ends| {
+        let gone = ends.receiver.recv(WAIT).unwrap_err();
+        assert!(matches!(gone, Error::Carrier(elver::Error::NodeGone)), "{gone}");
+        assert!(matches!(ends.sender.poll(), Err(Error::Carrier(elver::Error::NodeGone))));
+    };
+    told_to(&listener, (gid, &path), connected, |mut ends| {
         drop(other);
         assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"told");
         let gone = ends.receiver.recv(WAIT).unwrap_err();
@@ -211,14 +218,10 @@ fn a_node_that_starts_anew_ends_its_rings_and_takes_new_ones() {
         assert_eq!(ends.receiver.counters().messages, 1, "nothing twice");
     });
     let other = PLACE.member(13, 2, impatient);
-    std::thread::scope(|scope| {
-        let path = &other.path;
-        scope.spawn(move || {
-            let session = Session::connect(path).unwrap();
-            let mut ends = tells(&session, gid, port);
-            assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"heard");
-        });
-        let mut ends = listener.accept(WAIT).unwrap();
+    let connected = |mut ends: Ends| {
+        assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"heard");
+    };
+    told_to(&listener, (gid, &other.path), connected, |mut ends| {
         assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"told");
         ends.sender.send(b"heard", WAIT).unwrap();
         ends.sender.finish(WAIT).unwrap();

@@ -3,6 +3,7 @@
 
 use std::net::UdpSocket;
 use std::sync::mpsc;
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
 use crate::common::{PLACE, TestNode, WAIT, cluster, config, session_at};
@@ -44,7 +45,18 @@ fn crowd(session: &Session, gid: Gid, port: u16, count: usize) -> Vec<Connecting
     (0..count).map(start).collect()
 }
 
-/// Offers pairs, and does what offering needs until it is told to stand still.
+/// Does what offers need that nobody answers, until it is told to stand still.
+fn look_after(offered: &mut [Connecting], told: &mpsc::Receiver<()>, drive: impl Fn()) {
+    while told.try_recv() == Err(mpsc::TryRecvError::Empty) {
+        drive();
+        for connecting in &mut *offered {
+            assert!(connecting.poll().unwrap().is_none(), "nobody answers");
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Offers pairs, and stands still when it is told to.
 fn offer(session: &Session, gid: Gid, port: u16, drive: impl Fn()) {
     let mut offered = crowd(session, gid, port, CROWD);
     let (tell, told) = mpsc::channel();
@@ -52,15 +64,51 @@ fn offer(session: &Session, gid: Gid, port: u16, drive: impl Fn()) {
         stay();
         tell.send(())
     });
-    while told.try_recv() == Err(mpsc::TryRecvError::Empty) {
-        drive();
-        for connecting in &mut offered {
-            assert!(connecting.poll().unwrap().is_none(), "nobody answers");
-        }
-        std::thread::yield_now();
-    }
+    look_after(&mut offered, &told, drive);
     eprintln!("stands");
     stay();
+}
+
+/// A host of this process, at a node of its own that its thread drives: it offers pairs, and stands still when it is told to.
+/// Dropped, as by what fails beside it, it goes on, so that nobody waits for it.
+struct Host {
+    tell: mpsc::Sender<()>,
+    stands: mpsc::Receiver<()>,
+}
+
+impl Host {
+    /// It offers so many pairs to a listener; told to go on, it does so with these.
+    fn start<'scope>(
+        scope: &'scope Scope<'scope, '_>,
+        group: u8,
+        (gid, port): (Gid, u16),
+        pairs: usize,
+        goes_on: impl FnOnce(Vec<Connecting>) + Send + 'scope,
+    ) -> Host {
+        let (tell, told) = mpsc::channel();
+        let (say, stands) = mpsc::channel();
+        scope.spawn(move || {
+            let node = EmbeddedNode::new(PLACE.driven(group, 3));
+            let session = node.session(SessionOptions::default()).unwrap();
+            let mut offered = crowd(&session, gid, port, pairs);
+            look_after(&mut offered, &told, || {
+                node.poll();
+            });
+            say.send(()).unwrap();
+            told.recv().unwrap();
+            goes_on(offered);
+        });
+        Host { tell, stands }
+    }
+
+    fn stand(&self) {
+        self.tell.send(()).unwrap();
+        self.stands.recv().unwrap();
+    }
+
+    fn go_on(&self) {
+        self.tell.send(()).unwrap();
+    }
 }
 
 /// Not a test of its own: it offers pairs, beside the node of who listens.
@@ -83,6 +131,12 @@ fn host_that_offers() {
     });
 }
 
+/// Does what waits in a task of a runtime of its own.
+fn in_runtime<R>(session: &Session, task: impl AsyncFnOnce(&AsyncSession) -> R) -> R {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { task(&AsyncSession::new(session.clone()).unwrap()).await })
+}
+
 /// How a listener waits for the next pair.
 type Accept = fn(&Session, &Listener) -> Ends;
 
@@ -91,10 +145,8 @@ fn blocking(_: &Session, listener: &Listener) -> Ends {
 }
 
 fn in_a_task(session: &Session, listener: &Listener) -> Ends {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let session = AsyncSession::new(session.clone()).unwrap();
-        let accepted = tokio::time::timeout(PATIENCE, listener.accept_async(&session));
+    in_runtime(session, async |session| {
+        let accepted = tokio::time::timeout(PATIENCE, listener.accept_async(session));
         accepted.await.expect("a pair in time").unwrap()
     })
 }
@@ -227,23 +279,8 @@ fn the_ninth_pair_of_one_node_waits_for_its_turn() {
     let options = ListenerOptions { policy: Policy::Leased, ..ListenerOptions::default() };
     let listener = Listener::bind(&session, 0, options).unwrap();
     let (gid, port) = (meta.gid, listener.port());
-    let (go, goes) = mpsc::channel();
-    let (say, heard) = mpsc::channel();
     std::thread::scope(|scope| {
-        // Gone with what fails here, so that nobody waits for it.
-        let go = go;
-        scope.spawn(move || {
-            let node = EmbeddedNode::new(PLACE.driven(86, 3));
-            let session = node.session(SessionOptions::default()).unwrap();
-            let mut offered = crowd(&session, gid, port, PAIRS);
-            while goes.try_recv() == Err(mpsc::TryRecvError::Empty) {
-                node.poll();
-                for connecting in &mut offered {
-                    assert!(connecting.poll().unwrap().is_none(), "nobody answers");
-                }
-            }
-            say.send(()).unwrap();
-            goes.recv().unwrap();
+        let host = Host::start(scope, 86, (gid, port), PAIRS, |offered| {
             let pairs = offered.into_iter().map(|connecting| connecting.wait(WAIT));
             let pairs: Vec<Result<Ends, Error>> = pairs.collect();
             // Who has stood still for a second, on a busy machine, is told so.
@@ -256,8 +293,7 @@ fn the_ninth_pair_of_one_node_waits_for_its_turn() {
         wait_for_offers(&meta, PAIRS);
         scope.spawn(|| is_served(&session_at(&other), gid, port));
         wait_for_offers(&meta, PAIRS + 1);
-        go.send(()).unwrap();
-        heard.recv().unwrap();
+        host.stand();
         let [vqps, regions] = held(&meta);
         assert!(listener.try_accept().unwrap().is_none() && listener.is_answering());
         assert_eq!(held(&meta), [vqps + AT_A_TIME + 1, regions]);
@@ -271,7 +307,7 @@ fn the_ninth_pair_of_one_node_waits_for_its_turn() {
             own <= AT_A_TIME + pairs.len() as u64 || listener.counters().refused > 0
         };
         assert!(is_within(&pairs) && (listener.is_answering() || listener.counters().refused > 0));
-        go.send(()).unwrap();
+        host.go_on();
         wait_for("all of them to be answered", || {
             pairs.extend(listener.try_accept().unwrap());
             assert!(is_within(&pairs), "more than {AT_A_TIME} at a time");
@@ -290,11 +326,7 @@ fn waits(_: &Session, connecting: Connecting) -> Result<Ends, Error> {
 }
 
 fn waits_in_a_task(session: &Session, connecting: Connecting) -> Result<Ends, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let session = AsyncSession::new(session.clone()).unwrap();
-        connecting.wait_async(&session).await
-    })
+    in_runtime(session, async |session| connecting.wait_async(session).await)
 }
 
 /// As an event loop waits: it looks when the session's descriptor tells something, and when that is due, and never else.
@@ -334,35 +366,21 @@ fn an_answer_that_is_lost_is_asked_for() {
     let (meta, _other) = PLACE.cluster(88, impatient);
     let session = session_at(&meta);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
-    let (gid, port) = (meta.gid, listener.port());
+    let at = (meta.gid, listener.port());
     let empty = held(&meta);
-    let (go, goes) = mpsc::channel();
-    let (say, heard) = mpsc::channel();
     std::thread::scope(|scope| {
-        // Gone with what fails here, so that nobody waits for it.
-        let go = go;
-        scope.spawn(move || {
-            let node = EmbeddedNode::new(PLACE.driven(88, 3));
-            let session = node.session(SessionOptions::default()).unwrap();
-            let mut connecting = crowd(&session, gid, port, 1).remove(0);
-            while goes.try_recv() == Err(mpsc::TryRecvError::Empty) {
-                node.poll();
-                assert!(connecting.poll().unwrap().is_none(), "nobody answers");
-            }
-            say.send(()).unwrap();
-            goes.recv().unwrap();
-            let told = connecting.wait(None).map(drop).unwrap_err();
+        let host = Host::start(scope, 88, at, 1, |mut offered| {
+            let told = offered.remove(0).wait(None).map(drop).unwrap_err();
             assert!(matches!(told, Error::Refused { reason: Refusal::Lost }), "{told}");
         });
         wait_for_offers(&meta, 1);
-        go.send(()).unwrap();
-        heard.recv().unwrap();
+        host.stand();
         fill_socket(88, 3);
         let mut ends = listener.accept(WAIT).unwrap();
         let lost = ends.receiver.recv(WAIT).map(drop).unwrap_err();
         assert!(matches!(lost, Error::Carrier(_)), "{lost}");
         drop(ends);
-        go.send(()).unwrap();
+        host.go_on();
         wait_for("it to ask", || {
             assert!(listener.try_accept().unwrap().is_none());
             (listener.counters().lost == 1).then_some(())
@@ -485,10 +503,9 @@ fn asleep(connecting: Connecting) -> Result<Ends, Error> {
 }
 
 fn task(connecting: Connecting) -> Result<Ends, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let session = AsyncSession::new(connecting.session().clone()).unwrap();
-        let answered = tokio::time::timeout(PATIENCE, connecting.wait_async(&session));
+    let session = connecting.session().clone();
+    in_runtime(&session, async |session| {
+        let answered = tokio::time::timeout(PATIENCE, connecting.wait_async(session));
         answered.await.expect("an answer in time")
     })
 }
@@ -508,9 +525,7 @@ fn listeners_that_die(node: &TestNode, gid: Gid, test: &str, policy: Policy, wai
             assert_eq!(process.says(), "offered");
             tell.send(()).unwrap();
         });
-        while told.try_recv() == Err(mpsc::TryRecvError::Empty) {
-            assert!(connecting.poll().unwrap().is_none(), "nobody answers");
-        }
+        look_after(std::slice::from_mut(&mut connecting), &told, || ());
     });
     process.kill();
     let gone = wait(connecting).map(drop).unwrap_err();
