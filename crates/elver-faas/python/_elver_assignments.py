@@ -44,18 +44,27 @@ class Assignments:
                 yield first
 
     def choose(self, wanted):
-        """The first free session with QPs to all that is wanted, or else with unassigned ones for what it lacks, or else any."""
-        lacking = free = None
+        """The first free session with QPs to all that is wanted, or else with unassigned ones for what it lacks, or else any;
+        of those that are as good, one that lacks the fewest connections of the function's too."""
+        best = None
         for first in self.free():
-            has = self.destination[first : first + self.each]
-            missing = set(wanted).difference(has)
-            if not missing:
+            rank = self.rank(first, wanted)
+            if rank == (False, False, 0):
                 return first
-            if lacking is None and has.count(None) >= len(missing):
-                lacking = first
-            if free is None:
-                free = first
-        return free if lacking is None else lacking
+            if best is None or rank < best[0]:
+                best = rank, first
+        return best and best[1]
+
+    def rank(self, first, wanted):
+        """What a session has, the node says: it may have had no room to connect a QP, or no answer."""
+        heirs, number, _ = self.qps[first]
+        goes_to = self.destination[first : first + self.each]
+        has = {to for at, to in enumerate(goes_to) if to is not None and heirs.is_connected(number, at)}
+        missing = set(wanted) - has
+        # One that lacks its connection is there to be connected.
+        places = missing.difference(goes_to)
+        lacking = missing.union(self.destinations) - has
+        return bool(missing), goes_to.count(None) < len(places), len(lacking)
 
     def assign(self, first, pid):
         self.child[first : first + self.each] = [pid] * self.each

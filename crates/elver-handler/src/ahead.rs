@@ -183,13 +183,18 @@ impl Ahead {
         self.sets[set].state(number) == Some(HeirState::Free)
     }
 
+    fn is_connected(&self, Which { set, number }: Which, at: usize) -> bool {
+        u32::try_from(at).is_ok_and(|at| self.sets[set].is_connected(number, at))
+    }
+
     /// The first QP of the session for a child that is about to be forked, to be connected to what is wanted if there is
     /// such a one; none if all are in use.
     pub(crate) fn choose(&mut self, wanted: &BTreeSet<String>) -> Option<QpNumber> {
         self.look_after();
         self.gather();
         self.hear();
-        self.table.choose(wanted, |which| self.is_free(which))
+        let is_connected = |which, at| self.is_connected(which, at);
+        self.table.choose(wanted, |which| self.is_free(which), is_connected)
     }
 
     pub(crate) fn assign(&mut self, first: Option<QpNumber>, child: Pid) {

@@ -79,18 +79,29 @@ impl Assignments {
             .map(QpNumber)
     }
 
-    /// The first free session with QPs to all that is wanted, or else with unassigned ones for what it lacks, or else any.
+    /// The first free session with QPs to all that is wanted, or else with unassigned ones for what it lacks, or else any; of
+    /// those that are as good, one that lacks the fewest connections of the function's too. What a session has, the node
+    /// says, by a QP's place: it may have had no room to connect one, or no answer.
     pub(crate) fn choose(
         &self,
         wanted: &BTreeSet<String>,
         is_free: impl Fn(Which) -> bool,
+        is_connected: impl Fn(Which, usize) -> bool,
     ) -> Option<QpNumber> {
         let rank = |first: &QpNumber| {
-            let entries = self.of(*first);
-            let has = |to: &&String| entries.iter().any(|e| e.destination.as_ref() == Some(*to));
-            let missing = wanted.iter().filter(|to| !has(to)).count();
-            let open = entries.iter().filter(|entry| entry.destination.is_none()).count();
-            (missing > 0, open < missing)
+            let session = self.session(*first);
+            let entries = || self.of(*first).iter().enumerate();
+            let goes_to = |entry: &Assignment, to: &String| entry.destination.as_ref() == Some(to);
+            let has = |to: &String| {
+                entries().any(|(at, entry)| goes_to(entry, to) && is_connected(session, at))
+            };
+            let missing: Vec<_> = wanted.iter().filter(|to| !has(to)).collect();
+            // One that lacks its connection is there to be connected.
+            let is_there = |to: &String| entries().any(|(_, entry)| goes_to(entry, to));
+            let places = missing.iter().filter(|to| !is_there(to)).count();
+            let open = entries().filter(|(_, entry)| entry.destination.is_none()).count();
+            let others = self.destinations.iter().filter(|to| !wanted.contains(*to) && !has(to));
+            (!missing.is_empty(), open < places, missing.len() + others.count())
         };
         // The first of those that are as good.
         self.free(is_free).min_by_key(rank)
@@ -184,30 +195,59 @@ mod tests {
         true
     }
 
+    /// What the tables say is connected.
+    fn as_told(_: Which, _: usize) -> bool {
+        true
+    }
+
     #[test]
     fn the_first_free_entry_with_the_destination_is_taken_or_else_one_without_any() {
         let mut table = table();
-        assert_eq!(table.choose(&wanted(&["a"]), all), Some(QpNumber(0)));
+        assert_eq!(table.choose(&wanted(&["a"]), all, as_told), Some(QpNumber(0)));
         table.assign(QpNumber(0), pid(7));
-        assert_eq!(table.choose(&wanted(&[]), all), Some(QpNumber(3)));
+        assert_eq!(table.choose(&wanted(&[]), all, as_told), Some(QpNumber(3)));
         // The child goes elsewhere by the first of its own two, and the second session does so too, to another place.
         assert_eq!(table.connected(QpNumber(1), Some("b")), Some((Which { set: 0, number: 0 }, 0)));
         table.assign(QpNumber(3), pid(8));
         assert_eq!(table.connected(QpNumber(5), Some("c")), Some((Which { set: 0, number: 1 }, 1)));
         assert_eq!(table.reached(), BTreeSet::from(["b", "c"]));
-        assert_eq!(table.choose(&wanted(&["a"]), all), Some(QpNumber(6)));
+        assert_eq!(table.choose(&wanted(&["a"]), all, as_told), Some(QpNumber(6)));
         table.ended(pid(7));
         table.ended(pid(8));
         for (to, first) in [("a", 0), ("b", 0), ("c", 3), ("d", 0)] {
-            assert_eq!(table.choose(&wanted(&[to]), all), Some(QpNumber(first)), "{to}");
+            assert_eq!(table.choose(&wanted(&[to]), all, as_told), Some(QpNumber(first)), "{to}");
         }
         // Two that nobody has take two entries without a destination.
-        assert_eq!(table.choose(&wanted(&["d", "e"]), all), Some(QpNumber(6)));
-        assert_eq!(table.choose(&wanted(&["d", "e", "f"]), all), Some(QpNumber(0)));
+        assert_eq!(table.choose(&wanted(&["d", "e"]), all, as_told), Some(QpNumber(6)));
+        assert_eq!(table.choose(&wanted(&["d", "e", "f"]), all, as_told), Some(QpNumber(0)));
         // What the node makes anew is nobody's yet.
         let free = |which: Which| which.set == 0;
-        assert_eq!(table.choose(&wanted(&["d", "e"]), free), Some(QpNumber(0)));
-        assert_eq!(table.choose(&wanted(&[]), |_| false), None);
+        assert_eq!(table.choose(&wanted(&["d", "e"]), free, as_told), Some(QpNumber(0)));
+        assert_eq!(table.choose(&wanted(&[]), |_| false, as_told), None);
+    }
+
+    #[test]
+    fn one_that_lacks_what_the_tables_say_it_has_is_passed_over() {
+        let mut table = table();
+        table.assign(QpNumber(3), pid(7));
+        assert!(table.connected(QpNumber(4), Some("b")).is_some());
+        table.ended(pid(7));
+        // The first has no connection to `a`, and the second none to `b`.
+        let lacking = [(Which { set: 0, number: 0 }, 0), (Which { set: 0, number: 1 }, 1)];
+        let is_there = |which: Which, at: usize| !lacking.contains(&(which, at));
+        for (to, first) in [(&[] as &[&str], 3), (&["a"], 3), (&["b"], 3), (&["a", "c"], 3)] {
+            assert_eq!(table.choose(&wanted(to), all, is_there), Some(QpNumber(first)), "{to:?}");
+        }
+        // One whose place for `b` is to be connected again needs no other place for it.
+        let lacks_b = |which: Which, at: usize| which.set == 1 || (which, at) != lacking[1];
+        table.assign(QpNumber(0), pid(8));
+        assert!(table.connected(QpNumber(1), Some("d")).is_some());
+        assert!(table.connected(QpNumber(2), Some("e")).is_some());
+        table.ended(pid(8));
+        let first_set = |which: Which| which.set == 0;
+        assert_eq!(table.choose(&wanted(&["b", "c"]), first_set, lacks_b), Some(QpNumber(3)));
+        // Where all lack it, the first is as good as any.
+        assert_eq!(table.choose(&wanted(&["a"]), all, |_, at| at != 0), Some(QpNumber(0)));
     }
 
     #[test]

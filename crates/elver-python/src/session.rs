@@ -371,6 +371,11 @@ impl Heirs {
         self.0.state(number) == Some(HeirState::Free)
     }
 
+    /// Whether a session that a child may take now has a Vqp connected, by its place among `vqps` and then `unassigned`.
+    fn is_connected(&self, number: u32, place: u32) -> bool {
+        self.0.is_connected(number, place)
+    }
+
     /// Where a session has one of its `unassigned`, by its place among them, whenever that is made anew; None for nowhere.
     #[pyo3(signature = (number, place, peer))]
     fn assign(&self, number: u32, place: u32, peer: Option<&str>) -> PyResult<()> {

@@ -290,6 +290,14 @@ impl Heirs {
         (0..self.len()).find(|heir| self.all.record(*heir) == Record::Free)
     }
 
+    /// Whether a session that a child may take has one of its VQPs connected, by its place: those to the destinations come
+    /// first, then those that were prepared without one. A look at memory, which costs nothing. False for a session or a
+    /// VQP that there is not, and for one that is being made.
+    pub fn is_connected(&self, heir: u32, at: u32) -> bool {
+        let vqps = (self.destinations.len() as u32).saturating_add(self.options.unassigned);
+        self.state(heir) == Some(HeirState::Free) && at < vqps && self.all.vqp(heir, at).1.is_some()
+    }
+
     /// Says where a session has one of its VQPs that were prepared without a destination, by its place among those: so it
     /// is whenever that session is made anew, until it cannot be connected there. With none it goes nowhere again. What
     /// a child has now is the child's to connect.

@@ -3,6 +3,7 @@
 mod assigned;
 mod faults;
 mod lambda;
+mod leased;
 mod native;
 mod openwhisk;
 mod openwhisk_image;

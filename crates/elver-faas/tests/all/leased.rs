@@ -1,0 +1,91 @@
+//! Functions with queue pairs of their own, at a node that has few of them.
+
+use elver::{ConnectOptions, Policy, Session, Vqp, VqpOptions};
+use elver_faas::schedule::Start;
+use elver_testkit::{Place, TestNode, wait_for};
+use serde_json::{Value, json};
+
+use crate::platform::{Platform, python};
+use crate::store::Store;
+
+const PLACE: Place =
+    Place { name: "faas-leased", network: 74, udp_ports: 27_600, registry_ports: 27_700 };
+
+/// What a leased queue pair takes of `transfer.leased_wrs_max`: what a VQP may have outstanding, and a few of the node's.
+const DEPTH: u32 = 128 + 16;
+
+/// Reads from the peer that the event names. It may give its connection up before it ends, and wait for a file.
+const HANDLERS: &str = r#"
+import os, time
+import elver
+
+def read(event, context):
+    found = event["to"] in set(elver.context().qps)
+    context.qps[event["to"]].read(context.mr, 0, 8, event["address"], event["rkey"], timeout=10)
+    if event.get("leaves"):
+        del context.qps[event["to"]]
+    until = time.monotonic() + 60
+    while "until" in event and not os.path.exists(event["until"]) and time.monotonic() < until:
+        time.sleep(0.01)
+    return {"read": context.mr.read(0, 8).decode(), "found": found}
+"#;
+
+/// A node with room for so many leased queue pairs.
+fn node(group: u8, leases: u32) -> Store {
+    let mut config = PLACE.config(group, 1);
+    config.transfer.leased_wrs_max = leases * DEPTH;
+    Store::of(TestNode::start(config))
+}
+
+/// A platform with a function of an owner, whose two sessions have a leased connection to the node itself.
+fn platform(store: &Store, owner: &str, uid: u32) -> Platform {
+    let function = python(owner, uid, &["read"])
+        + &format!("destinations = [{:?}]\nconnections = \"leased\"\n", store.gid())
+        + "sessions = 2\nconcurrency_max = 2\nunassigned_qps = 0\n";
+    let platform = store.platform_with_python(&function);
+    std::fs::write(platform.code().join("handlers.py"), HANDLERS).unwrap();
+    platform
+}
+
+fn wait_for_free(store: &Store, count: u64) {
+    wait_for("sessions to be free, or taken", || (store.count("free") == count).then_some(()));
+}
+
+/// What a child answers.
+fn child(platform: &Platform, function: &str, event: Value) -> Value {
+    let (start, answer) = platform.answer(function, event);
+    assert_eq!(start, Start::Fork);
+    answer
+}
+
+/// A connection of this process's, which takes one of the node's leased queue pairs as soon as there is one.
+fn lease(store: &Store, session: &Session) -> Vqp {
+    wait_for("a leased queue pair", || {
+        let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+        let how = ConnectOptions { policy: Policy::Leased, ..ConnectOptions::default() };
+        vqp.qconnect_with(store.node.gid, 0, how).is_ok().then_some(vqp)
+    })
+}
+
+#[test]
+fn a_session_that_lacks_its_connection_is_passed_over() {
+    // One for the INIT process, and one for each of two sessions.
+    let store = node(1, 3);
+    let mut platform = platform(&store, "ada", 62_251);
+    platform.answer("ada-read", store.event(json!({})));
+    wait_for_free(&store, 2);
+    // The first session's child gives its queue pair up, and somebody else takes that before the session is made anew.
+    let going =
+        platform.invoke_beside("ada-read", store.event(json!({"leaves": 1, "until": "go"})));
+    let session = Session::connect(&store.node.path).unwrap();
+    let kept = lease(&store, &session);
+    std::fs::write(platform.code().join("go"), "").unwrap();
+    assert!(!going.join().unwrap().unwrap().is_error);
+    for _ in 0..3 {
+        wait_for_free(&store, 2);
+        let answer = child(&platform, "ada-read", store.event(json!({})));
+        assert_eq!(answer, json!({"read": "greeting", "found": true}));
+    }
+    drop(kept);
+    platform.end();
+}
