@@ -140,7 +140,7 @@ impl Ahead {
             mr_len: MR_BYTES,
             must_connect: false,
             unassigned,
-            assigned: connect,
+            connect_assigned: connect,
             ..PrepareOptions::default()
         };
         match self.session.prepare_start(sessions, &to, options) {

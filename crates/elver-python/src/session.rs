@@ -200,7 +200,7 @@ impl Session {
             mr_len: memory_bytes,
             must_connect,
             unassigned,
-            assigned: connect,
+            connect_assigned: connect,
             ..PrepareOptions::default()
         };
         let peers: Vec<_> = peers.iter().map(|peer| gid(peer)).collect::<PyResult<_>>()?;

@@ -40,7 +40,7 @@ pub struct PrepareOptions {
     /// before minor version 5 has none.
     pub unassigned: u32,
     /// How those of them are connected that [`Heirs::assign`] names a destination for.
-    pub assigned: ConnectOptions,
+    pub connect_assigned: ConnectOptions,
     /// Whether a destination that cannot be connected to refuses the set. If not, sessions are there
     /// without it, as those are that are made anew while a peer is away ([`Heir::vqps`]).
     pub must_connect: bool,
@@ -49,8 +49,14 @@ pub struct PrepareOptions {
 impl Default for PrepareOptions {
     fn default() -> PrepareOptions {
         let access = AccessFlags::LOCAL_WRITE;
-        let assigned = ConnectOptions::default();
-        PrepareOptions { mr_len: MR_LEN, access, unassigned: 0, assigned, must_connect: true }
+        let connect_assigned = ConnectOptions::default();
+        PrepareOptions {
+            mr_len: MR_LEN,
+            access,
+            unassigned: 0,
+            connect_assigned,
+            must_connect: true,
+        }
     }
 }
 
@@ -315,7 +321,7 @@ impl Heirs {
             None => assigned.remove(&(heir, at)),
         };
         let Destination { gid, port, .. } = Destination::new(to.unwrap_or_default());
-        let connect = self.options.assigned;
+        let connect = self.options.connect_assigned;
         let (set, at) = (self.set, self.destinations.len() as u32 + at);
         // The node refuses nothing that is as it should be, and nobody waits for the answer.
         let command = Command::Assign { set, heir, at, gid, port, connect };
