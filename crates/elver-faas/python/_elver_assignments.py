@@ -19,6 +19,8 @@ class Assignments:
         # The Assignment Table: the child that has the QP, and the destination if it is connected.
         self.child = []
         self.destination = []
+        # Whether the child has told of it since it has it.
+        self.told = []
 
     @property
     def each(self):
@@ -31,6 +33,7 @@ class Assignments:
             self.qps += [(heirs, number, place) for place in places]
             self.child += [None] * self.each
             self.destination += self.destinations + [None] * self.unassigned
+            self.told += [False] * self.each
 
     def sessions(self):
         """The first QP of each session."""
@@ -68,18 +71,26 @@ class Assignments:
 
     def assign(self, first, pid):
         self.child[first : first + self.each] = [pid] * self.each
+        self.told[first : first + self.each] = [False] * self.each
 
     def ended(self, pid):
         self.child = [None if child == pid else child for child in self.child]
 
     def connected(self, qp, destination):
-        """A child has connected a QP of its own: so it stays. With None, it could not be."""
+        """A child has connected a QP of its own: so it stays. With None, it could not be.
+
+        That may be where it should have been: the node tries a connection once, and not again until it is told to.
+        """
         if not 0 <= qp < len(self.qps):
             return
         heirs, number, place = self.qps[qp]
         # Children tell of what they have, and may be wrong.
-        if place is None or self.child[qp] is None or self.destination[qp] == destination:
+        if place is None or self.child[qp] is None or destination in self.destinations:
+            # Each session has a QP for a destination of the function's.
             return
+        if self.destination[qp] == destination and (self.told[qp] or destination is None):
+            return
+        self.told[qp] = True
         heirs.assign(number, place, destination)
         self.destination[qp] = destination
 

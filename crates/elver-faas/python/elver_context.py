@@ -124,8 +124,9 @@ class Rdma:
             is_there = connection.is_connected and connection.failure is None
             if destination and is_there:
                 qps[destination] = connection
-            elif table.qps[qp][2] is not None and not is_there:
-                # One with a destination was made before the node was told, or its node was away.
+            elif not is_there:
+                # One with a destination was made before the node was told, or its node was away, or had no room: it is
+                # connected when it is asked for, or says then why not.
                 unassigned.append((qp, destination, connection))
             # One to a destination of the function's, whose node was away, is connected anew, or says then why not.
         connections = Connections(heir.session, {}, ahead.leased, unassigned, ahead.tell)

@@ -280,9 +280,10 @@ impl Ahead {
                 Some(destination) if is_there => {
                     vqps.insert(destination.to_string(), vqp);
                 }
-                // One whose node was away is connected anew, or says then why not.
-                _ if !self.table.is_open(qp) || is_there => {}
-                // One with a destination was made before the node was told, or its node was away.
+                // Its parent has not heard yet of where it went.
+                None if is_there => {}
+                // One with a destination was made before the node was told, or its node was away, or had no room: it is
+                // connected when it is asked for, or says then why not.
                 destination => {
                     unassigned.push((qp, destination.map(String::from), vqp));
                 }

@@ -32,6 +32,8 @@ struct Qp {
 struct Assignment {
     child: Option<Pid>,
     destination: Option<String>,
+    /// Its child has told of it since it has it.
+    is_told: bool,
 }
 
 #[derive(Debug)]
@@ -66,7 +68,7 @@ impl Assignments {
             let others = (0..self.unassigned).map(|place| (Some(place), None));
             for (place, destination) in named.chain(others) {
                 self.qps.push(Qp { session, place });
-                self.entries.push(Assignment { child: None, destination });
+                self.entries.push(Assignment { destination, ..Assignment::default() });
             }
         }
     }
@@ -121,11 +123,6 @@ impl Assignments {
         at.zip(self.of(first).iter().map(|entry| entry.destination.as_deref()))
     }
 
-    /// Whether a QP is one that the function has no destination for.
-    pub(crate) fn is_open(&self, qp: QpNumber) -> bool {
-        self.qps[qp.0].place.is_some()
-    }
-
     fn of(&self, first: QpNumber) -> &[Assignment] {
         &self.entries[first.0..first.0 + self.each()]
     }
@@ -133,7 +130,7 @@ impl Assignments {
     pub(crate) fn assign(&mut self, first: QpNumber, child: Pid) {
         let each = self.each();
         for entry in &mut self.entries[first.0..first.0 + each] {
-            entry.child = Some(child);
+            (entry.child, entry.is_told) = (Some(child), false);
         }
     }
 
@@ -143,8 +140,10 @@ impl Assignments {
         }
     }
 
-    /// A child has connected one of its QPs, or could not: where the node is to have it from now on, if that is another
-    /// destination than before. Children tell of what they have, and may be wrong.
+    /// A child has connected one of its QPs, or could not: where the node is to have it from now on. That may be where it
+    /// should have been: the node tries a connection once, and not again until it is told to. What goes to a destination of
+    /// the function's stays with nobody, since each session has a QP for that. Children tell of what they have, and may be
+    /// wrong; one that tells the same again is not heard.
     pub(crate) fn connected(
         &mut self,
         qp: QpNumber,
@@ -152,9 +151,14 @@ impl Assignments {
     ) -> Option<(Which, u32)> {
         let (Qp { session, place }, entry) = (*self.qps.get(qp.0)?, self.entries.get_mut(qp.0)?);
         let place = place.filter(|_| entry.child.is_some())?;
-        if entry.destination.as_deref() == destination {
+        let is_same = entry.destination.as_deref() == destination;
+        let is_functions = |to: &str| self.destinations.iter().any(|named| named == to);
+        if is_same && (entry.is_told || destination.is_none())
+            || destination.is_some_and(is_functions)
+        {
             return None;
         }
+        entry.is_told = true;
         entry.destination = destination.map(String::from);
         Some((session, place))
     }
@@ -260,8 +264,22 @@ mod tests {
         }
         assert!(table.connected(QpNumber(2), Some("b")).is_some());
         assert_eq!(table.connected(QpNumber(2), Some("b")), None, "as before");
+        assert_eq!(table.connected(QpNumber(1), Some("a")), None, "each session has one to there");
+        assert_eq!(table.connected(QpNumber(1), None), None, "as before");
         assert_eq!(table.count_unassigned(), 5);
         assert!(table.connected(QpNumber(2), None).is_some());
         assert_eq!((table.count_unassigned(), table.reached().len()), (6, 0));
+    }
+
+    #[test]
+    fn what_a_child_had_to_connect_again_is_kept_again() {
+        let mut table = table();
+        let kept = Some((Which { set: 0, number: 0 }, 1));
+        for child in [7, 8] {
+            table.assign(QpNumber(0), pid(child));
+            assert_eq!(table.connected(QpNumber(2), Some("b")), kept);
+            assert_eq!(table.connected(QpNumber(2), Some("b")), None, "once for each child");
+            table.ended(pid(child));
+        }
     }
 }

@@ -37,14 +37,20 @@ fn node(group: u8, leases: u32) -> Store {
     Store::of(TestNode::start(config))
 }
 
-/// A platform with a function of an owner, whose two sessions have a leased connection to the node itself.
-fn platform(store: &Store, owner: &str, uid: u32) -> Platform {
-    let function = python(owner, uid, &["read"])
-        + &format!("destinations = [{:?}]\nconnections = \"leased\"\n", store.gid())
-        + "sessions = 2\nconcurrency_max = 2\nunassigned_qps = 0\n";
+/// A platform with a leased function of an owner, and lines for it.
+fn platform(store: &Store, owner: &str, uid: u32, lines: &str) -> Platform {
+    let function = python(owner, uid, &["read"]) + &format!("connections = \"leased\"\n{lines}\n");
     let platform = store.platform_with_python(&function);
     std::fs::write(platform.code().join("handlers.py"), HANDLERS).unwrap();
     platform
+}
+
+/// The node itself as a destination, and so many sessions for children.
+fn towards(store: &Store, sessions: u32, unassigned: u32) -> String {
+    format!(
+        "destinations = [{:?}]\nsessions = {sessions}\nconcurrency_max = {sessions}\nunassigned_qps = {unassigned}",
+        store.gid()
+    )
 }
 
 fn wait_for_free(store: &Store, count: u64) {
@@ -71,7 +77,7 @@ fn lease(store: &Store, session: &Session) -> Vqp {
 fn a_session_that_lacks_its_connection_is_passed_over() {
     // One for the INIT process, and one for each of two sessions.
     let store = node(1, 3);
-    let mut platform = platform(&store, "ada", 62_251);
+    let mut platform = platform(&store, "ada", 62_251, &towards(&store, 2, 0));
     platform.answer("ada-read", store.event(json!({})));
     wait_for_free(&store, 2);
     // The first session's child gives its queue pair up, and somebody else takes that before the session is made anew.
@@ -87,5 +93,59 @@ fn a_session_that_lacks_its_connection_is_passed_over() {
         assert_eq!(answer, json!({"read": "greeting", "found": true}));
     }
     drop(kept);
+    platform.end();
+}
+
+#[test]
+fn what_a_session_lacked_is_leased_once() {
+    let store = node(2, 4);
+    let session = Session::connect(&store.node.path).unwrap();
+    let taken = [(); 3].map(|()| lease(&store, &session));
+    let mut platform = platform(&store, "beate", 62_252, &towards(&store, 2, 1));
+    platform.answer("beate-read", store.event(json!({})));
+    wait_for_free(&store, 2);
+    drop(taken);
+    wait_for("room", || (store.ways_to(&store).len() == 1).then_some(()));
+    // The first connects what its session lacks, and all have it afterwards.
+    for found in [false, true, true, true] {
+        wait_for_free(&store, 2);
+        let answer = child(&platform, "beate-read", store.event(json!({})));
+        assert_eq!(answer, json!({"read": "greeting", "found": found}));
+    }
+    wait_for_free(&store, 2);
+    // One of the INIT process, and one in the session.
+    assert_eq!(store.ways_to(&store), ["leased", "leased"]);
+    platform.end();
+}
+
+#[test]
+fn what_is_kept_is_made_again_when_there_is_room_again() {
+    // One for the INIT process, and one for its session.
+    let store = node(3, 2);
+    let lines = "sessions = 1\nconcurrency_max = 1\nunassigned_qps = 1";
+    let mut platform = platform(&store, "carla", 62_253, lines);
+    platform.answer("carla-read", store.event(json!({})));
+    let finds = || {
+        wait_for_free(&store, 1);
+        let answer = child(&platform, "carla-read", store.event(json!({})));
+        assert_eq!(answer["read"], "greeting");
+        answer["found"] == true
+    };
+    assert!(!finds());
+    wait_for("a child that finds it connected", || finds().then_some(()));
+    // Somebody else has it when the session is made anew, which has no room then.
+    wait_for_free(&store, 1);
+    let event = store.event(json!({"leaves": 1, "until": "go"}));
+    let going = platform.invoke_beside("carla-read", event);
+    let session = Session::connect(&store.node.path).unwrap();
+    let other = lease(&store, &session);
+    std::fs::write(platform.code().join("go"), "").unwrap();
+    assert!(!going.join().unwrap().unwrap().is_error);
+    wait_for_free(&store, 1);
+    assert_eq!(store.ways_to(&store).len(), 2);
+    drop(other);
+    wait_for("room", || (store.ways_to(&store).len() == 1).then_some(()));
+    assert!(!finds());
+    wait_for("a child that finds it connected again", || finds().then_some(()));
     platform.end();
 }
