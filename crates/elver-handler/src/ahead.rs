@@ -2,7 +2,6 @@
 //! neither.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::env::VarError;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
@@ -24,9 +23,6 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// How long an INIT process waits for its sessions before it takes orders.
 const SETTLE: Duration = Duration::from_millis(2);
-
-/// What connections go over.
-const CONNECTIONS: &str = "ELVER_CONNECTIONS";
 
 /// A connection that has been begun.
 #[derive(Debug)]
@@ -302,16 +298,6 @@ pub(crate) fn open() -> Result<Session, Error> {
         Some(path) if Path::new(&path).exists() => Ok(Session::connect(path)?),
         _ => Err(Error::NoNode),
     }
-}
-
-/// How the function's configuration has its connections made; without a platform's word they share what the node has.
-pub(crate) fn connect_options() -> Result<ConnectOptions, Error> {
-    let policy = match std::env::var(CONNECTIONS).as_deref() {
-        Ok("leased") => Policy::Leased,
-        Ok("shared") | Err(VarError::NotPresent) => Policy::Shared,
-        _ => return Err(Error::NoPlatform(CONNECTIONS)),
-    };
-    Ok(ConnectOptions { policy, ..ConnectOptions::default() })
 }
 
 /// What a process that has no children has: a session, and connections that have been begun.

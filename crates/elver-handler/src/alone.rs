@@ -2,6 +2,7 @@
 
 use crate::ahead;
 use crate::error::Error;
+use crate::policy::connect_options;
 use crate::rdma::Rdma;
 
 impl Rdma {
@@ -11,11 +12,12 @@ impl Rdma {
     /// [`elver::Error::NodeGone`], and another one is to be opened. It stays on its thread, and its calls block.
     ///
     /// # Errors
-    /// [`Error::NoNode`] on a platform without one, [`Error::NoGid`]; else what the node says.
+    /// [`Error::NoNode`] on a platform without one, [`Error::Connections`] on one that does not say how connections are
+    /// made, [`Error::NoGid`]; else what the node says.
     pub fn open() -> Result<Rdma, Error> {
         let session = ahead::open()?;
         let named = std::env::var("ELVER_DESTINATIONS").unwrap_or_default();
         let destinations: Vec<String> = named.split_whitespace().map(String::from).collect();
-        ahead::connecting(session, &destinations, ahead::connect_options()?)
+        ahead::connecting(session, &destinations, connect_options()?)
     }
 }

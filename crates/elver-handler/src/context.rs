@@ -6,6 +6,7 @@ use crate::ahead::{self, Ahead};
 use crate::api::Invocation;
 use crate::assignments::QpNumber;
 use crate::error::Error;
+use crate::policy::connect_options;
 use crate::rdma::Rdma;
 
 /// Where a request's RDMA comes from.
@@ -55,7 +56,8 @@ impl<'a> Context<'a> {
     /// The request's RDMA. A child takes its session over at the first call.
     ///
     /// # Errors
-    /// [`Error::NoNode`] on a platform without one; else what the node says.
+    /// [`Error::NoNode`] on a platform without one, [`Error::Connections`] on one that does not say how connections
+    /// are made; else what the node says.
     pub fn rdma(&mut self) -> Result<&mut Rdma, Error> {
         let rdma = match self.rdma.take() {
             Some(rdma) => rdma,
@@ -71,7 +73,7 @@ impl<'a> Context<'a> {
                 }
                 match ready {
                     Some(Ok(rdma)) => rdma,
-                    Some(Err(_)) | None => Rdma::own(ahead::open()?, ahead::connect_options()?)?,
+                    Some(Err(_)) | None => Rdma::own(ahead::open()?, connect_options()?)?,
                 }
             }
         };

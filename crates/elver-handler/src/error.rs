@@ -10,6 +10,9 @@ pub enum Error {
         "{0} is not set as a platform sets it: `elver faas` starts programs like this one, with runtime = \"native\""
     )]
     NoPlatform(&'static str),
+    /// `ELVER_CONNECTIONS` is neither of what a platform sets there.
+    #[error("ELVER_CONNECTIONS is {0:?}; it is shared or leased")]
+    Connections(String),
     /// A call of the system.
     #[error("{call}: {reason}")]
     System {

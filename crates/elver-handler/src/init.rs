@@ -13,11 +13,12 @@ use rustix::process::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::ahead::{Ahead, Amounts, connect_options};
+use crate::ahead::{Ahead, Amounts};
 use crate::api::Invocation;
 use crate::assignments::QpNumber;
 use crate::context::{Context, Source};
 use crate::error::{Error, system};
+use crate::policy::connect_options;
 use crate::process::{Forked, fork, keep_ended, keep_strays};
 use crate::rdma::NODE;
 use crate::strays;

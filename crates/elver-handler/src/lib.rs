@@ -30,6 +30,7 @@ mod context;
 mod error;
 mod found;
 mod init;
+mod policy;
 mod process;
 mod rdma;
 pub mod strays;
