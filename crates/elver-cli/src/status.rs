@@ -134,6 +134,12 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
         let heirs = heirs.map(|(name, count)| format!("{name} {count}"));
         text.line(&format!("sessions for children  {}", heirs.join("  ")));
     }
+    let refused = status.engine.get("leases_refused").copied().unwrap_or_default();
+    if refused > 0 {
+        text.line(&format!(
+            "connects that found no room for a leased queue pair  {refused}; transfer.leased_wrs_max bounds them"
+        ));
+    }
     let sessions = status.sessions.iter().map(|one| {
         let state = if one.active { "active" } else { "asleep" };
         let kilobytes = one.bytes / 1024;

@@ -23,6 +23,9 @@ AGAIN_S = 1
 # How long an INIT process waits for its sessions before it takes orders, in seconds.
 SETTLE_S = 0.002
 
+# A spell in which children begin without a connection is over when none has for so long, in seconds.
+SPELL_S = 60
+
 # The longest report of a child's, in bytes, which is written as one.
 REPORT_MAX = 128
 
@@ -128,7 +131,6 @@ class Rdma:
                 # One with a destination was made before the node was told, or its node was away, or had no room: it is
                 # connected when it is asked for, or says then why not.
                 unassigned.append((qp, destination, connection))
-            # One to a destination of the function's, whose node was away, is connected anew, or says then why not.
         connections = Connections(heir.session, {}, ahead.leased, unassigned, ahead.tell)
         connections.update(qps)
         return cls(heir.session, connections, heir.memory, True)
@@ -144,6 +146,8 @@ class Ahead:
         self.sessions_max = sessions_max
         self.leased = leased
         self.again = 0
+        # When a child last began without a connection of the function's.
+        self.lacked = None
         self.table = Assignments(destinations, unassigned)
         # Where children report. Nobody waits for it to have room, or something in it.
         self.found, self.finds = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -228,7 +232,27 @@ class Ahead:
         self.look_after()
         self.gather()
         self.hear()
-        return self.table.choose(wanted)
+        first = self.table.choose(wanted)
+        if first is not None:
+            self.say_lacking(first)
+        return first
+
+    def say_lacking(self, first):
+        """Says that a child begins without connections of the function's: once, until none has for a while."""
+        heirs, number, _ = self.table.qps[first]
+        lacking = [to for at, to in enumerate(self.destinations) if not heirs.is_connected(number, at)]
+        if not lacking:
+            return
+        now, last = time.monotonic(), self.lacked
+        self.lacked = now
+        if last is None or now - last > SPELL_S:
+            why = "they do not answer"
+            if self.leased:
+                why = (
+                    "the node has no room for a leased queue pair (transfer.leased_wrs_max; leases_refused of "
+                    "`elver status` counts), or they do not answer"
+                )
+            say(f"children begin without a connection to {', '.join(lacking)}", why)
 
     def assign(self, first, pid):
         if first is not None:

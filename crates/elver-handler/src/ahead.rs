@@ -24,6 +24,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// How long an INIT process waits for its sessions before it takes orders.
 const SETTLE: Duration = Duration::from_millis(2);
 
+/// A spell in which children begin without a connection is over when none has for so long.
+const SPELL: Duration = Duration::from_secs(60);
+
 /// A connection that has been begun.
 #[derive(Debug)]
 struct Begun {
@@ -55,6 +58,8 @@ pub(crate) struct Ahead {
     table: Assignments,
     found: Found,
     told: BTreeSet<String>,
+    /// When a child last began without a connection of the function's.
+    lacked: Option<Instant>,
 }
 
 impl Ahead {
@@ -80,6 +85,7 @@ impl Ahead {
             table,
             found: Found::new().map_err(system("making a pipe for children"))?,
             told: BTreeSet::new(),
+            lacked: None,
         };
         ahead.grow();
         Ok(ahead)
@@ -190,7 +196,35 @@ impl Ahead {
         self.gather();
         self.hear();
         let is_connected = |which, at| self.is_connected(which, at);
-        self.table.choose(wanted, |which| self.is_free(which), is_connected)
+        let first = self.table.choose(wanted, |which| self.is_free(which), is_connected);
+        if let Some(first) = first {
+            self.say_lacking(first);
+        }
+        first
+    }
+
+    /// Says that a child begins without connections of the function's: once, until none has for a while.
+    fn say_lacking(&mut self, first: QpNumber) {
+        let session = self.table.session(first);
+        let lacks = |at: &usize| !self.is_connected(session, *at);
+        let lacking: Vec<_> = (0..self.destinations.len()).filter(lacks).collect();
+        if lacking.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        if self.lacked.replace(now).is_none_or(|last| now - last > SPELL) {
+            let names: Vec<_> =
+                lacking.iter().map(|at| self.destinations[*at].0.as_str()).collect();
+            let why = match self.connect.policy {
+                Policy::Leased => {
+                    "the node has no room for a leased queue pair (transfer.leased_wrs_max; \
+                     leases_refused of `elver status` counts), or they do not answer"
+                }
+                _ => "they do not answer",
+            };
+            let names = names.join(", ");
+            eprintln!("elver-handler: children begin without a connection to {names}: {why}");
+        }
     }
 
     pub(crate) fn assign(&mut self, first: Option<QpNumber>, child: Pid) {

@@ -149,3 +149,44 @@ fn what_is_kept_is_made_again_when_there_is_room_again() {
     wait_for("a child that finds it connected again", || finds().then_some(()));
     platform.end();
 }
+
+#[test]
+fn children_beyond_the_leased_queue_pairs_are_told_and_so_are_the_log_and_the_node() {
+    // One for the INIT process, and two for four sessions.
+    let store = node(4, 3);
+    let mut platform = platform(&store, "dora", 62_254, &towards(&store, 4, 1));
+    platform.answer("dora-read", store.event(json!({})));
+    wait_for_free(&store, 4);
+    assert_eq!(store.node.status().engine["leases_refused"], 2);
+    let held = |go: &str| platform.invoke_beside("dora-read", store.event(json!({"until": go})));
+    let children = ["go-0", "go-1"].map(|go| {
+        let free = store.count("free");
+        let going = held(go);
+        wait_for_free(&store, free - 1);
+        going
+    });
+    for refused in 1..4 {
+        wait_for_free(&store, 2);
+        let invoked = platform.invoke("dora-read", store.event(json!({}))).unwrap();
+        let error: Value = serde_json::from_slice(&invoked.body).unwrap();
+        assert_eq!((invoked.start, invoked.is_error), (Start::Fork, true));
+        let why = error["errorMessage"].as_str().unwrap();
+        assert!(why.contains("raise `transfer.leased_wrs_max` here"), "{why}");
+        // What the child asked for, and what its session was made anew without.
+        wait_for_free(&store, 2);
+        assert_eq!(store.node.status().engine["leases_refused"], 2 + 2 * refused);
+    }
+    const SAID: &str = "children begin without a connection to";
+    assert_eq!(platform.logs().matches(SAID).count(), 1, "{}", platform.logs());
+    // Those that have theirs notice nothing, and they are there for the next ones.
+    for (go, going) in ["go-0", "go-1"].into_iter().zip(children) {
+        std::fs::write(platform.code().join(go), "").unwrap();
+        assert!(!going.join().unwrap().unwrap().is_error);
+    }
+    for _ in 0..3 {
+        wait_for_free(&store, 4);
+        let answer = child(&platform, "dora-read", store.event(json!({})));
+        assert_eq!(answer, json!({"read": "greeting", "found": true}));
+    }
+    platform.end();
+}

@@ -49,6 +49,8 @@ counters! {
     receives,
     /// WRs that were refused when they were posted.
     posts_refused,
+    /// Connects that asked for a leased queue pair, and found no room for one here or at the peer.
+    leases_refused,
     /// Completions handed out.
     completions,
     /// Messages sent to wake a process.

@@ -78,6 +78,9 @@ impl Engine {
 
     /// Tells a session of an event.
     fn report(&mut self, event: Event, now: Time) {
+        if let Event::Connected { result: Err(error), .. } = &event {
+            self.counters.leases_refused += u64::from(translate::is_out_of_leases(error));
+        }
         let client = match &event {
             Event::Connected { client, .. }
             | Event::Warmed { client, .. }

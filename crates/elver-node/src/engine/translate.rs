@@ -2,7 +2,7 @@
 
 use std::io;
 
-use elver_core::{ConnectError, CoreError};
+use elver_core::{ConnectError, CoreError, Shortage};
 use elver_portal::{Refusal, RefusalCode};
 use elver_soft::MapError;
 use elver_verbs::{PostError, WcStatus};
@@ -97,6 +97,11 @@ impl From<io::Error> for Refused {
         };
         Refused::new(code, error.to_string())
     }
+}
+
+/// Whether a connect failed since there was no room for another leased queue pair.
+pub(super) fn is_out_of_leases(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::NoRcQp { of: Shortage::Leased, .. })
 }
 
 pub(super) fn vqp_init(
