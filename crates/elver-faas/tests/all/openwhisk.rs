@@ -515,7 +515,28 @@ def main(args):
 
 #[test]
 fn activations_inherit_connections() {
-    let node = TestNode::start(PLACE.config(2, 1));
+    activations_inherit(2, 15, json!({}), "dc");
+}
+
+#[test]
+fn activations_inherit_leased_queue_pairs() {
+    activations_inherit(3, 16, json!({"ELVER_CONNECTIONS": "leased"}), "leased");
+}
+
+#[test]
+fn what_connections_cannot_go_over_is_told() {
+    let action = Action::start(17, &[]);
+    let code = "def main(args):\n    return args\n";
+    let value = json!({"code": code, "env": {"ELVER_CONNECTIONS": "rented"}});
+    let (status, answer) = action.init(value);
+    assert_eq!(status, 502, "{answer}");
+    let said = action.log(1).join("\n");
+    assert!(said.contains("ELVER_CONNECTIONS is 'rented'; it is shared or leased"), "{said}");
+}
+
+/// With a node and an action's container of their own, and what backs the connections that are ready.
+fn activations_inherit(group: u8, host: u8, variables: Value, way: &str) {
+    let node = TestNode::start(PLACE.config(group, 1));
     let session = Session::connect(&node.path).unwrap();
     let region = session.alloc(64, AccessFlags::REMOTE_READ).unwrap();
     region.write(0, b"greeting").unwrap();
@@ -523,7 +544,7 @@ fn activations_inherit_connections() {
     std::fs::copy(python_module(), modules.path().join("elver.abi3.so")).unwrap();
     let path = modules.path().to_str().unwrap();
     let socket = node.path.to_str().unwrap();
-    let action = Action::start(15, &[("PYTHONPATH", path), ("ELVER_SOCKET", socket)]);
+    let action = Action::start(host, &[("PYTHONPATH", path), ("ELVER_SOCKET", socket)]);
     const READ: &str = "import elver
 def main(args):
     rdma = elver.context()
@@ -531,7 +552,8 @@ def main(args):
     return {'read': rdma.mr.read(0, 8).decode(), 'inherited': rdma.inherited}
 ";
     let gid = node.gid.to_string();
-    let value = json!({"code": READ, "env": {"ELVER_DESTINATIONS": gid}});
+    let mut value = json!({"code": READ, "env": {"ELVER_DESTINATIONS": gid}});
+    value["env"].as_object_mut().unwrap().extend(variables.as_object().unwrap().clone());
     assert_eq!(action.init(value).0, 200);
     let count = |name: &str| node.status().engine[&format!("heirs_{name}")];
     for _ in 0..3 {
@@ -541,4 +563,9 @@ def main(args):
         assert_eq!((status, answer), (200, json!({"read": "greeting", "inherited": true})));
     }
     assert_eq!(["prepared", "inherited", "refused"].map(count), [4, 3, 0]);
+    wait_for("four sessions to be free", || (count("free") == 4).then_some(()));
+    let vqps = node.status().vqps.into_iter().filter(|vqp| vqp.state == "connected");
+    let ways: Vec<_> = vqps.filter_map(|vqp| vqp.via).collect();
+    // The INIT process's own, and one in each session.
+    assert_eq!(ways, [way; 5]);
 }
