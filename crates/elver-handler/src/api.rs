@@ -12,6 +12,9 @@ use crate::error::{Error, system};
 /// The socket's place.
 const SOCKET: &str = "ELVER_API_SOCKET";
 
+/// Tells the platform that this library heeds `ELVER_CONNECTIONS`.
+const HEEDS: &str = "Elver-Heeds: connections\r\n";
+
 const BASE: &str = "/2018-06-01/runtime/invocation";
 
 /// The largest head and body that an answer has, in bytes.
@@ -67,7 +70,7 @@ impl Api {
 
     /// Takes the request of this number.
     pub(crate) fn next(&mut self, request: u64) -> Result<Invocation, Error> {
-        let wanted = format!("Elver-Request: {request}\r\n");
+        let wanted = format!("Elver-Request: {request}\r\n{HEEDS}");
         let reply = self.ask("GET", "/next", &wanted, &[])?;
         if reply.status != 200 {
             let said = String::from_utf8_lossy(&reply.body).into_owned();

@@ -17,6 +17,7 @@ use super::core::{Answer, Orchestrator};
 use super::http::{self, Heads, NoBody, Reply, Whole};
 use super::room::{Part, RESPONSE_MAX, Room};
 use crate::accepting;
+use crate::config::{Connections, Function, RuntimeKind};
 use crate::protocol::{Order, REGION};
 use crate::schedule::{ContainerId, ProcessId, RequestId, Start, Taken};
 
@@ -27,6 +28,9 @@ const HEADS: Heads = Heads { bytes: 128 << 10, time: None };
 
 /// What a child says that is there for one request alone.
 const WANTED: &str = "elver-request";
+
+/// In which a library for functions says what of a configuration it knows.
+const HEEDS: &str = "elver-heeds";
 
 /// Most bytes that are read of a response beyond those that it may have.
 const DISCARDED_MAX: usize = 64 << 20;
@@ -82,6 +86,10 @@ async fn answer(
     let parts: Vec<&str> = rest.split('/').collect();
     match (request.method(), &parts[..]) {
         (&Method::GET, ["invocation", "next"]) => {
+            let heeds = request.headers().get(HEEDS).is_some_and(|heeded| heeded == "connections");
+            if !heeds && let Some(refusal) = is_too_old(orchestrator, process) {
+                return refusal;
+            }
             let wanted = request.headers().get(WANTED).cloned();
             next(orchestrator, process, wanted).await
         }
@@ -142,6 +150,20 @@ async fn next(
         }
         notified.await;
     }
+}
+
+/// What a function in Rust or C is told that was built with a library that does not know of leased queue pairs, and would go
+/// without, where its configuration has them.
+fn is_too_old(orchestrator: &Rc<Orchestrator>, process: ProcessId) -> Option<Reply> {
+    let (function, _) = door(orchestrator, process)?;
+    let Function { runtime, connections, .. } = &orchestrator.config.functions[&function];
+    if (*runtime, *connections) != (RuntimeKind::Native, Connections::Leased) {
+        return None;
+    }
+    let what = "its program was built with an elver-handler that knows no connections = \"leased\"; build it anew, or \
+                configure \"shared\"";
+    end_unstarted(orchestrator, process, what);
+    Some(http::failure(StatusCode::FORBIDDEN, "InvalidStateTransition", what))
 }
 
 fn door(
@@ -341,14 +363,18 @@ async fn start_failed(
     request: Request<Incoming>,
 ) -> Reply {
     let said = http::reason(request, REASON_MAX).await;
+    end_unstarted(orchestrator, process, &said);
+    http::json(StatusCode::ACCEPTED, &serde_json::json!({"status": "OK"}))
+}
+
+fn end_unstarted(orchestrator: &Rc<Orchestrator>, process: ProcessId, why: &str) {
     let mut state = orchestrator.state.borrow_mut();
     if let Some(door) = state.doors.get_mut(&process) {
-        door.start_failed = Some(format!("its start failed: {said}"));
+        door.start_failed = Some(format!("its start failed: {why}"));
     }
     if let Some(container) = state.schedule.container_of(process) {
         orchestrator.order(&state, container, Order::KillProcess { process });
     }
-    http::json(StatusCode::ACCEPTED, &serde_json::json!({"status": "OK"}))
 }
 
 fn content_type(headers: &HeaderMap) -> String {

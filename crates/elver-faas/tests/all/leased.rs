@@ -190,3 +190,42 @@ fn children_beyond_the_leased_queue_pairs_are_told_and_so_are_the_log_and_the_no
     }
     platform.end();
 }
+
+/// A program that asks for its request as one does that was built before there were leased functions.
+const OLD: &str = r#"#!/usr/bin/python3
+import http.client, os, socket
+api = http.client.HTTPConnection("platform")
+api.sock = socket.socket(socket.AF_UNIX)
+api.sock.connect(os.environ["ELVER_API_SOCKET"])
+api.request("GET", "/2018-06-01/runtime/invocation/next", headers={"Elver-Request": os.environ["ELVER_FIRST"]})
+invocation = api.getresponse()
+assert invocation.status == 200, invocation.read()
+event, request = invocation.read(), invocation.headers["Lambda-Runtime-Aws-Request-Id"]
+api.request("POST", f"/2018-06-01/runtime/invocation/{request}/response", event)
+api.getresponse().read()
+"#;
+
+#[test]
+fn a_program_that_knows_no_leased_queue_pairs_is_not_run_with_shared_ones() {
+    let store = node(5, 2);
+    let function = |name: &str, connections: &str| {
+        format!(
+            "[functions.{name}]\nowner = \"emma\"\ncode = \"@CODE@\"\nhandler = \"old\"\nruntime = \"native\"\n\
+             destinations = [{:?}]\nconnections = \"{connections}\"\n",
+            store.gid()
+        )
+    };
+    let mut platform = store.platform(
+        &("[owners.emma]\nuid = 62255\n".to_string()
+            + &function("shared", "shared")
+            + &function("leased", "leased")),
+    );
+    let program = platform.code().join("old");
+    std::fs::write(&program, OLD).unwrap();
+    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, permissions).unwrap();
+    assert_eq!(platform.answer("shared", json!(7)).1, json!(7));
+    let (kind, why) = platform.refusal("leased", json!(7));
+    assert!(kind == "Ended" && why.contains("knows no connections = \"leased\""), "{kind}: {why}");
+    platform.end();
+}
