@@ -283,6 +283,15 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
+    #[test]
+    fn connects_that_found_no_room_for_a_leased_queue_pair_are_shown() {
+        let mut status = Status::default();
+        assert!(!page(&status, None, 10).contains("leased"));
+        status.engine.insert("leases_refused".into(), 3);
+        let said = page(&status, None, 10);
+        assert!(said.contains("no room for a leased queue pair  3;"), "{said}");
+    }
+
     /// As programs do, which ask one after the other.
     #[test]
     fn a_node_that_has_gone_is_passed_over() {

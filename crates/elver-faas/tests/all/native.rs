@@ -130,14 +130,18 @@ fn who_has_no_room_for_leased_queue_pairs_is_told() {
     let more = "connections = \"leased\"\n";
     let mut platform = store.platform(&(native("crowd", 62_107, &store.gid()) + more));
     put(&platform, &EXAMPLES.program("function"));
-    for start in [Start::Cold, Start::Fork] {
+    for start in [Start::Cold, Start::Fork, Start::Fork] {
         let failed = platform.invoke("crowd", store.event(json!({}))).unwrap();
         let error: Value = serde_json::from_slice(&failed.body).unwrap();
         assert_eq!((failed.start, failed.is_error), (start, true));
         let why = error["errorMessage"].as_str().unwrap();
         assert!(why.contains("raise `transfer.leased_wrs_max` here"), "{why}");
+        wait_for("four sessions to be free", || (store.count("free") == 4).then_some(()));
     }
     assert!(store.ways_to(&store).is_empty());
+    // Once for the INIT process, for each session, and for each child and its session that is made anew.
+    assert_eq!(store.node.status().engine["leases_refused"], 1 + 4 + 2 * 2);
+    assert_eq!(platform.logs().matches("children begin without a connection to").count(), 1);
     platform.end();
 }
 

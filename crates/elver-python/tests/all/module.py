@@ -126,6 +126,7 @@ assert told, "another thread is refused"
 # Children inherit.
 heirs = session.prepare(2, [node])
 assert len(heirs) == 2
+assert [heirs.is_connected(*at) for at in ((0, 0), (1, 0), (0, 1), (2, 0))] == [True, True, False, False]
 refused(elver.Error, "prepared the sessions for its children", lambda: heirs.take(0))
 for _ in range(5):
     while (number := heirs.first_free()) is None:

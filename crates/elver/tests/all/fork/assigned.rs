@@ -46,8 +46,11 @@ pub(super) fn assigns(role: &Role) {
     // What a child connects is its own, until its parent says that it stays.
     assert_eq!(child(true), "[false, false]");
     heirs.assign(0, 1, Some(own)).unwrap();
+    assert!(!heirs.is_connected(0, 1));
     // It holds from when the session is made anew.
     assert_eq!(child(true), "[false, false]");
+    let connected = [(0, 0), (0, 1), (0, 2), (1, 0)].map(|(heir, at)| heirs.is_connected(heir, at));
+    assert_eq!(connected, [false, true, false, false]);
     assert_eq!(child(false), "[false, true]");
     assert_eq!(child(false), "[false, true]");
     // Who is away is tried once, and then no more.
