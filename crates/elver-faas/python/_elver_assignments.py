@@ -90,8 +90,8 @@ class Assignments:
             return
         if self.destination[qp] == destination and (self.told[qp] or destination is None):
             return
-        self.told[qp] = True
         heirs.assign(number, place, destination)
+        self.told[qp] = True
         self.destination[qp] = destination
 
     def count_unassigned(self):

@@ -246,11 +246,11 @@ class Ahead:
         now, last = time.monotonic(), self.lacked
         self.lacked = now
         if last is None or now - last > SPELL_S:
-            why = "they do not answer"
+            why = "the node could not connect them"
             if self.leased:
                 why = (
                     "the node has no room for a leased queue pair (transfer.leased_wrs_max; leases_refused of "
-                    "`elver status` counts), or they do not answer"
+                    "`elver status` counts), or the node could not connect them"
                 )
             say(f"children begin without a connection to {', '.join(lacking)}", why)
 

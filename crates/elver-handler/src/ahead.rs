@@ -218,9 +218,9 @@ impl Ahead {
             let why = match self.connect.policy {
                 Policy::Leased => {
                     "the node has no room for a leased queue pair (transfer.leased_wrs_max; \
-                     leases_refused of `elver status` counts), or they do not answer"
+                     leases_refused of `elver status` counts), or the node could not connect them"
                 }
-                _ => "they do not answer",
+                _ => "the node could not connect them",
             };
             let names = names.join(", ");
             eprintln!("elver-handler: children begin without a connection to {names}: {why}");
@@ -298,6 +298,8 @@ impl Ahead {
     pub(crate) fn inherit(&self, first: QpNumber) -> Result<Rdma, Error> {
         let Which { set, number } = self.table.session(first);
         let heir = self.sets[set].take(number)?;
+        // What befell its QPs while it was nobody's.
+        heir.session.poll()?;
         let Some(mr) = heir.mr else {
             return Err(elver::Error::Invalid { what: "a session without its region" }.into());
         };

@@ -12,8 +12,8 @@ impl Rdma {
     /// [`elver::Error::NodeGone`], and another one is to be opened. It stays on its thread, and its calls block.
     ///
     /// # Errors
-    /// [`Error::NoNode`] on a platform without one, [`Error::Connections`] on one that does not say how connections are
-    /// made, [`Error::NoGid`]; else what the node says.
+    /// [`Error::NoNode`] on a platform without one, [`Error::Connections`] on one that says of connections what this
+    /// library does not know, [`Error::NoGid`]; else what the node says.
     pub fn open() -> Result<Rdma, Error> {
         let session = ahead::open()?;
         let named = std::env::var("ELVER_DESTINATIONS").unwrap_or_default();

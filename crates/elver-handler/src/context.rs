@@ -56,8 +56,8 @@ impl<'a> Context<'a> {
     /// The request's RDMA. A child takes its session over at the first call.
     ///
     /// # Errors
-    /// [`Error::NoNode`] on a platform without one, [`Error::Connections`] on one that does not say how connections
-    /// are made; else what the node says.
+    /// [`Error::NoNode`] on a platform without one, [`Error::Connections`] on one that says of connections what
+    /// this library does not know; else what the node says.
     pub fn rdma(&mut self) -> Result<&mut Rdma, Error> {
         let rdma = match self.rdma.take() {
             Some(rdma) => rdma,

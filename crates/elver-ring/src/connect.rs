@@ -122,9 +122,9 @@ impl Connecting {
 
     /// When to poll next, if the session's descriptor ([`Session::arm`]) tells of nothing before: the listener is then asked
     /// whether it has the offer still, since its answer may have been lost, or what it says is looked for. None before the
-    /// offer has come to the listener: of that the descriptor tells. It changes with each [`Connecting::poll`].
+    /// offer has come to the listener, of which the descriptor tells, and once the pair is made. It changes with each [`Connecting::poll`].
     pub fn deadline(&self) -> Option<Instant> {
-        self.asker.deadline()
+        self.memory.as_ref().and_then(|_| self.asker.deadline())
     }
 
     /// The pair, once, if the listener has answered. Who waits for it otherwise than by [`Connecting::wait`] calls this whenever

@@ -197,8 +197,10 @@ impl Session {
         &self,
         vqps: impl IntoIterator<Item = &'a Vqp>,
     ) -> Vec<Result<VqpInfo, Error>> {
+        // The caller's: it may ask the session itself.
+        let vqps: Vec<_> = vqps.into_iter().map(Vqp::id).collect();
         let mut inner = self.inner.borrow_mut();
-        let ask = |vqp: &Vqp| inner.ask(&Command::QueryVqp { vqp: vqp.id() }, None);
+        let ask = |vqp| inner.ask(&Command::QueryVqp { vqp }, None);
         let asked: Vec<_> = vqps.into_iter().map(ask).collect();
         let mut answer = |request| info(inner.outcome(request, Wait::new(None))?);
         asked.into_iter().map(|request| answer(request?)).collect()

@@ -73,6 +73,12 @@ pub(super) async fn serve(
     }
 }
 
+/// Whether a program says that it goes by something of its function's configuration: names, with commas between them.
+fn heeds(headers: &HeaderMap, what: &str) -> bool {
+    let lists = headers.get_all(HEEDS).into_iter().filter_map(|list| list.to_str().ok());
+    lists.flat_map(|list| list.split(',')).any(|name| name.trim() == what)
+}
+
 /// `answers` is the request whose response comes by this connection.
 async fn answer(
     orchestrator: &Rc<Orchestrator>,
@@ -86,7 +92,7 @@ async fn answer(
     let parts: Vec<&str> = rest.split('/').collect();
     match (request.method(), &parts[..]) {
         (&Method::GET, ["invocation", "next"]) => {
-            let heeds = request.headers().get(HEEDS).is_some_and(|heeded| heeded == "connections");
+            let heeds = heeds(request.headers(), "connections");
             if !heeds && let Some(refusal) = is_too_old(orchestrator, process) {
                 return refusal;
             }
@@ -399,4 +405,27 @@ async fn unknown(request: Request<Incoming>) -> Reply {
 
 fn gone() -> Reply {
     http::failure(StatusCode::GONE, "Gone", "the request is no more; end")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A later one may know more, and say so in one line or in several.
+    #[test]
+    fn what_a_program_heeds_is_a_list() {
+        for (lists, knows) in [
+            (&[][..], false),
+            (&["connections"], true),
+            (&["other, connections ,more"], true),
+            (&["other", "connections"], true),
+            (&["other,connection", "no connections"], false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for list in lists {
+                headers.append(HEEDS, HeaderValue::from_static(list));
+            }
+            assert_eq!(heeds(&headers, "connections"), knows, "{lists:?}");
+        }
+    }
 }

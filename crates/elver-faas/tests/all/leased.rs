@@ -177,6 +177,7 @@ fn children_beyond_the_leased_queue_pairs_are_told_and_so_are_the_log_and_the_no
         assert_eq!(store.node.status().engine["leases_refused"], 2 + 2 * refused);
     }
     const SAID: &str = "children begin without a connection to";
+    wait_for("what the INIT process says", || platform.logs().contains(SAID).then_some(()));
     assert_eq!(platform.logs().matches(SAID).count(), 1, "{}", platform.logs());
     // Those that have theirs notice nothing, and they are there for the next ones.
     for (go, going) in ["go-0", "go-1"].into_iter().zip(children) {

@@ -141,7 +141,9 @@ fn who_has_no_room_for_leased_queue_pairs_is_told() {
     assert!(store.ways_to(&store).is_empty());
     // Once for the INIT process, for each session, and for each child and its session that is made anew.
     assert_eq!(store.node.status().engine["leases_refused"], 1 + 4 + 2 * 2);
-    assert_eq!(platform.logs().matches("children begin without a connection to").count(), 1);
+    const SAID: &str = "children begin without a connection to";
+    wait_for("what the INIT process says", || platform.logs().contains(SAID).then_some(()));
+    assert_eq!(platform.logs().matches(SAID).count(), 1);
     platform.end();
 }
 

@@ -520,12 +520,12 @@ fn activations_inherit_connections() {
 
 #[test]
 fn activations_inherit_leased_queue_pairs() {
-    activations_inherit(3, 16, json!({"ELVER_CONNECTIONS": "leased"}), "leased");
+    activations_inherit(3, 18, json!({"ELVER_CONNECTIONS": "leased"}), "leased");
 }
 
 #[test]
 fn what_connections_cannot_go_over_is_told() {
-    let action = Action::start(17, &[]);
+    let action = Action::start(19, &[]);
     let code = "def main(args):\n    return args\n";
     let value = json!({"code": code, "env": {"ELVER_CONNECTIONS": "rented"}});
     let (status, answer) = action.init(value);

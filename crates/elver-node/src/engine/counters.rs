@@ -49,7 +49,8 @@ counters! {
     receives,
     /// WRs that were refused when they were posted.
     posts_refused,
-    /// Connects that asked for a leased queue pair, and found no room for one here or at the peer.
+    /// Connects that asked for a leased queue pair, and found no room for one here or at the peer; not those that the
+    /// peer refused as more than this node's share.
     leases_refused,
     /// Completions handed out.
     completions,
