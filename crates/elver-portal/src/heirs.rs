@@ -275,13 +275,24 @@ impl NodeHeir {
         let keys = u64::from(keys.0) | u64::from(keys.1) << 32;
         self.record[KEYS].store(keys, Ordering::Relaxed);
         for (at, (vqp, via)) in vqps.iter().enumerate() {
-            let via = via.map_or(UNCONNECTED, |via| u64::from(via.code()));
-            let word = u64::from(*vqp) | via << 32;
-            self.record[HEAD_WORDS + at].store(word, Ordering::Relaxed);
+            self.name(at, *vqp, *via);
         }
         // Behind what goes with it: who has read the one has the other.
         self.record[TIMES].store(times, Ordering::Release);
         self.record[STATE].store(FREE, Ordering::Release);
+    }
+
+    /// One of its VQPs has failed, which a child may take with it just now.
+    ///
+    /// # Panics
+    /// If there are more VQPs than the set's have.
+    pub fn failed(&self, at: usize, vqp: u32) {
+        self.name(at, vqp, None);
+    }
+
+    fn name(&self, at: usize, vqp: u32, via: Option<Via>) {
+        let via = via.map_or(UNCONNECTED, |via| u64::from(via.code()));
+        self.record[HEAD_WORDS + at].store(u64::from(vqp) | via << 32, Ordering::Relaxed);
     }
 
     /// Says who has it.
@@ -323,6 +334,9 @@ mod tests {
             assert_eq!((heirs.record(0), heirs.record(2)), (Record::Making, Record::Making));
             assert_eq!(heirs.keys(1), (7, 9));
             assert_eq!([0, 1].map(|at| heirs.vqp(1, at)), [(5, Some(Via::Rc)), (6, None)]);
+            node.failed(0, 5);
+            assert_eq!([0, 1].map(|at| heirs.vqp(1, at)), [(5, None), (6, None)]);
+            assert_eq!((heirs.record(1), heirs.times(1)), (Record::Free, times));
             node.taken(44);
             assert_eq!(heirs.record(1), Record::Taken { pid: 44 });
             // It asks as many times as the ring does not divide, and leaves some unread. Each child has the mappings anew.

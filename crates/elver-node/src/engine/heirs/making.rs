@@ -290,8 +290,8 @@ impl Sets {
         true
     }
 
-    /// A VQP of an heir's has failed while nobody has it: who takes it hears of it. False if the client
-    /// is none of theirs.
+    /// A VQP of an heir's has failed while nobody has it: who takes it hears of it, and who chooses sees that it is not
+    /// connected. False if the client is none of theirs.
     pub(in crate::engine) fn failed(
         &mut self,
         client: ClientId,
@@ -300,12 +300,17 @@ impl Sets {
     ) -> bool {
         let Some(&(number, at)) = self.clients.get(&client) else { return false };
         let heir = self.all.get_mut(&number).and_then(|set| set.heirs.get_mut(at as usize));
-        if let Some(State::Making { ready, .. } | State::Free(ready)) =
-            heir.map(|heir| &mut heir.state)
-        {
-            // What it holds back is bounded by the VQPs, which fail once each.
-            let _ = ready.open.reply(Owed::Failed { vqp, cause });
+        let Some(Heir { state, place, .. }) = heir else { return true };
+        let is_free = matches!(state, State::Free(_));
+        let (State::Making { ready, .. } | State::Free(ready)) = state else { return true };
+        if let Some(at) = ready.vqps.iter().position(|(number, _)| *number == vqp) {
+            ready.vqps[at].1 = None;
+            if let Some(place) = place.as_ref().filter(|_| is_free) {
+                place.heir.failed(at, vqp);
+            }
         }
+        // What it holds back is bounded by the VQPs, which fail once each.
+        let _ = ready.open.reply(Owed::Failed { vqp, cause });
         true
     }
 }

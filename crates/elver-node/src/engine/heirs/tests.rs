@@ -1,5 +1,6 @@
 //! Sets by hand: what they count for, and when.
 
+use elver_core::VqpId;
 use elver_portal::{ConnectOptions, Message, Received, Socket};
 
 use super::making::{RETRY_NS, RETRY_NS_MAX};
@@ -226,6 +227,32 @@ fn an_heir_that_cannot_be_made_again_is_tried_less_and_less() {
     until(&mut engine, |engine| (engine.sets.free() == 1).then_some(()));
     assert_eq!(engine.sets.all[&0].heirs[0].failures, 0);
     assert_eq!(usage(&engine), before.plus(heir));
+}
+
+/// It stayed connected in its record, and was chosen before others that were.
+#[test]
+fn a_vqp_that_fails_while_nobody_has_it_is_not_connected() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 70]);
+    let mut user = session(&mut engine, USER);
+    assert_eq!(ask(&mut engine, &mut user, 1, &prepare(1, 1, 0)), None);
+    until(&mut engine, |_| reply(&mut user.1, 1));
+    let file = file(&user.0).unwrap();
+    let (connect, options) = (ConnectOptions::default(), VqpOptions::default());
+    let vqp = Command::PrepareVqp { set: 0, gid: engine.core.gid(), port: 0, connect, options };
+    assert_eq!(ask(&mut engine, &mut user, 2, &vqp), Some(None));
+    let seal = Command::Seal { set: 0, addr: 0, must_connect: true };
+    ask(&mut engine, &mut user, 3, &seal);
+    until(&mut engine, |engine| (engine.sets.free() == 1).then_some(()));
+    let heirs = elver_portal::Heirs::map(&file, HeirsLayout { heirs: 1, vqps: 1 }).unwrap();
+    let (vqp, via) = heirs.vqp(0, 0);
+    assert!(via.is_some());
+    let client = *engine.sets.clients.keys().next().unwrap();
+    let cause = || Refused::new(RefusalCode::PeerGone, "it has gone");
+    // Another's number changes nothing.
+    assert!(engine.sets.failed(client, VqpId(vqp + 1), cause()));
+    assert_eq!(heirs.vqp(0, 0), (vqp, via));
+    assert!(engine.sets.failed(client, VqpId(vqp), cause()));
+    assert_eq!((heirs.vqp(0, 0), engine.sets.free()), ((vqp, None), 1));
 }
 
 /// The node has a descriptor of who gave a session back and lives on: it counts, and goes with the set.
