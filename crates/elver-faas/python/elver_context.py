@@ -275,8 +275,8 @@ class Ahead:
             pass
 
     def hear(self):
-        """What children have reported."""
-        while select.select([self.found], [], [], 0)[0]:
+        """What children have reported: what a pipe holds, since one may write without end."""
+        if select.select([self.found], [], [], 0)[0]:
             for line in os.read(self.found, 1 << 16).splitlines():
                 try:
                     epoch, qp, destination = line.decode().split(" ")
