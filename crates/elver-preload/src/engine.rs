@@ -415,7 +415,7 @@ impl Engine {
             let began = Instant::now();
             // What is due soon is not looked past.
             let lookout = lookout.filter(|_| at_most > LOOKS);
-            let look = || self.sleep(Duration::ZERO, true) != Slept::ToTheEnd;
+            let look = || !self.sleep(Duration::ZERO, true);
             let found = lookout.is_some_and(|lookout| {
                 lookout.look_on(elver_soft::now, look, std::thread::yield_now)
             });
@@ -439,7 +439,7 @@ impl Engine {
             let before = self.polls.load(Ordering::Relaxed);
             let slept = self.sleep(NAP, false);
             let polls = self.polls.load(Ordering::Relaxed);
-            if slept == Slept::UntilCalled || before == polls {
+            if !slept || before == polls {
                 break;
             }
             // Nobody is made to wait for that: who has the device may just be seeing to it.
@@ -455,15 +455,15 @@ impl Engine {
                 // The program may be on this core, and behind this thread where it only yields.
                 let slept = self.sleep(GLANCE, false);
                 let polled = polls != self.polls.load(Ordering::Relaxed);
-                left_lying = slept == Slept::ToTheEnd && !polled;
+                left_lying = slept && !polled;
             }
         }
         self.naps.store(false, Ordering::SeqCst);
         !left_lying
     }
 
-    /// Sleeps, or only looks.
-    fn sleep(&self, at_most: Duration, packets: bool) -> Slept {
+    /// Sleeps, or only looks; says whether nothing ended it: a call, a process's end, or packets where those do.
+    fn sleep(&self, at_most: Duration, packets: bool) -> bool {
         // What is not there, or not looked at, is looked at with the first.
         let all = [
             Some(&self.wake),
@@ -474,26 +474,12 @@ impl Engine {
         let mut all = all.map(|fd| PollFd::new(fd.unwrap_or(&self.wake), PollFlags::IN));
         let timeout = Timespec::try_from(at_most).ok();
         let _ = poll(&mut all, timeout.as_ref());
-        let [woken, ended, packets @ ..] = all.map(|fd| !fd.revents().is_empty());
-        if woken {
+        if !all[0].revents().is_empty() {
             // Nobody else takes what was rung.
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         }
-        match woken || ended {
-            true => Slept::UntilCalled,
-            false if packets.contains(&true) => Slept::UntilPackets,
-            false => Slept::ToTheEnd,
-        }
+        all.iter().all(|fd| fd.revents().is_empty())
     }
-}
-
-/// How a sleep ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slept {
-    ToTheEnd,
-    /// Somebody woke it, or a process ended that was watched.
-    UntilCalled,
-    UntilPackets,
 }
 
 /// What the device counted stays to be read, though nobody drops it. Signal handlers may call it.

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::not_run::Ran;
-use super::place::Place;
+use super::place::{APART, Place};
 use super::process::{Call, Runner};
 use super::programs::{item, split};
 
@@ -31,7 +31,7 @@ const PAIRS: [(&str, &str, &str); 14] = [
 const SERVES: (&str, &str) = ("rping", "-s");
 
 fn named(common: &str) -> String {
-    format!("{common}, between two namespaces")
+    format!("{common}{APART}")
 }
 
 /// Runs them, where this is root.

@@ -6,6 +6,8 @@ use anyhow::{Context, Result, ensure};
 
 /// The server's address in its namespace.
 pub(super) const SERVER: &str = "10.78.13.1";
+/// What rows there are called by, behind their words.
+pub(super) const APART: &str = ", between two namespaces";
 const CLIENT: &str = "10.78.13.2";
 const DEVICE: &str = "large0";
 

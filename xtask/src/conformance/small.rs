@@ -2,14 +2,14 @@
 //! over librspreload; on one host and between two network namespaces. Each must have moved its bytes over Elver.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
 use super::counted::Counted;
 use super::not_run::Ran;
 use super::outcome::{Item, Outcome};
-use super::place::{Place, SERVER};
+use super::place::{APART, Place, SERVER};
 use super::process::{Call, Ended, Runner};
 use super::programs::{free_port, item, split};
 
@@ -70,8 +70,6 @@ fn name(words: &str, place: &str) -> String {
     format!("{words}{over}{place}")
 }
 
-const APART: &str = ", between two namespaces";
-
 /// The rows of two namespaces.
 fn apart(server: &str) -> [String; 6] {
     let [scm, cma] = ADAPTERS;
@@ -126,7 +124,7 @@ impl At<'_> {
 
     /// DAPL's list of adapters for an end, the one over rdma_cm at the end's own address.
     fn adapters(&self, end: usize) -> Result<String> {
-        let path: PathBuf = self.scratch.join(format!("dat{end}.conf"));
+        let path = self.scratch.join(format!("dat{end}.conf"));
         let own = &self.place.addresses[end];
         let list = format!(
             "elver-scm u2.0 nonthreadsafe default libdaploscm.so.2 dapl.2.0 \"elver0 1\" \"\"\n\

@@ -1,7 +1,7 @@
 //! Sets by hand: what they count for, and when.
 
 use elver_core::VqpId;
-use elver_portal::{ConnectOptions, Message, Received, Socket};
+use elver_portal::{ClientEnd, ConnectOptions, Message, Received, Socket};
 
 use super::making::{RETRY_NS, RETRY_NS_MAX};
 use super::*;
@@ -19,6 +19,16 @@ fn usage(engine: &Engine) -> Usage {
 
 fn bytes(heirs: u32, vqps: u32) -> u64 {
     HeirsLayout { heirs, vqps }.bytes()
+}
+
+/// Has the one heir of a user's first set made, with a VQP to the node itself.
+fn connect_one(engine: &mut Engine, user: &mut (Socket, ClientEnd)) {
+    let (connect, options) = (ConnectOptions::default(), VqpOptions::default());
+    let vqp = Command::PrepareVqp { set: 0, gid: engine.core.gid(), port: 0, connect, options };
+    assert_eq!(ask(engine, user, 2, &vqp), Some(None));
+    let seal = Command::Seal { set: 0, addr: 0, must_connect: true };
+    ask(engine, user, 3, &seal);
+    until(engine, |engine| (engine.sets.free() == 1).then_some(()));
 }
 
 /// The file that came over a socket.
@@ -179,12 +189,7 @@ fn an_heir_that_cannot_be_made_again_is_tried_less_and_less() {
     let before = usage(&engine);
     assert_eq!(ask(&mut engine, &mut user, 1, &prepare(1, 1, 0)), None);
     until(&mut engine, |_| reply(&mut user.1, 1));
-    let (connect, options) = (ConnectOptions::default(), VqpOptions::default());
-    let vqp = Command::PrepareVqp { set: 0, gid: engine.core.gid(), port: 0, connect, options };
-    assert_eq!(ask(&mut engine, &mut user, 2, &vqp), Some(None));
-    let seal = Command::Seal { set: 0, addr: 0, must_connect: true };
-    ask(&mut engine, &mut user, 3, &seal);
-    until(&mut engine, |engine| (engine.sets.free() == 1).then_some(()));
+    connect_one(&mut engine, &mut user);
     let heir = Usage::heir(1, false).plus(Usage::file(bytes(1, 1)));
     assert_eq!(usage(&engine), before.plus(heir));
 
@@ -237,12 +242,7 @@ fn a_vqp_that_fails_while_nobody_has_it_is_not_connected() {
     assert_eq!(ask(&mut engine, &mut user, 1, &prepare(1, 1, 0)), None);
     until(&mut engine, |_| reply(&mut user.1, 1));
     let file = file(&user.0).unwrap();
-    let (connect, options) = (ConnectOptions::default(), VqpOptions::default());
-    let vqp = Command::PrepareVqp { set: 0, gid: engine.core.gid(), port: 0, connect, options };
-    assert_eq!(ask(&mut engine, &mut user, 2, &vqp), Some(None));
-    let seal = Command::Seal { set: 0, addr: 0, must_connect: true };
-    ask(&mut engine, &mut user, 3, &seal);
-    until(&mut engine, |engine| (engine.sets.free() == 1).then_some(()));
+    connect_one(&mut engine, &mut user);
     let heirs = elver_portal::Heirs::map(&file, HeirsLayout { heirs: 1, vqps: 1 }).unwrap();
     let (vqp, via) = heirs.vqp(0, 0);
     assert!(via.is_some());
