@@ -15,6 +15,13 @@ pub trait Carrier: Clone {
     /// The peer or the node is gone.
     fn post(&self, writes: &[Write]) -> Result<bool, Error>;
 
+    /// The last that an end has to say, which nobody will post again: as soon as there is room, and before the carrier
+    /// goes, if that comes within the time that it gives itself.
+    fn leave(&self, writes: &[Write]) {
+        // Whoever is gone needs not hear of it.
+        let _ = self.post(writes);
+    }
+
     /// Whether this process may touch the slots. A child of `fork` has them with its parent, whose they are.
     fn is_here(&self) -> bool {
         true

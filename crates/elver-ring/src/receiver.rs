@@ -244,9 +244,10 @@ impl<C: Carrier> Drop for Receiver<C> {
         if self.abandoned {
             return;
         }
-        // Whoever is gone needs not hear of it.
         self.protocol.stop();
-        let _ = self.drive();
+        if let Some(head) = self.protocol.due() {
+            self.carrier.leave(&[Write::Head(head)]);
+        }
     }
 }
 

@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::carrier::{Carrier, Cell, Pause, ROOM_WAIT, WRITES_MAX, Write};
-use crate::protocol::{self, Config, Frame, Refused, SenderCounters, Shape};
+use crate::protocol::{self, Config, Frame, Refused, SenderCounters, Shape, Transmission};
 
 /// The end of a ring that messages go in by.
 ///
@@ -205,7 +205,7 @@ impl<C: Carrier> Sender<C> {
         self.drive().map(drop)
     }
 
-    /// Ends, and waits until the receiver has read everything, at most so long.
+    /// Ends, and waits until the receiver has read everything and the end is on its way, at most so long.
     ///
     /// # Errors
     /// As [`Sender::flush`]; [`Error::Deaf`] if it stopped reading before; [`Error::TimedOut`].
@@ -216,7 +216,7 @@ impl<C: Carrier> Sender<C> {
         loop {
             // A receiver that has read the end may be gone right behind its last word.
             let polled = self.poll();
-            if self.protocol.is_drained() {
+            if self.protocol.is_drained() && !self.is_held_up() {
                 return Ok(());
             }
             polled?;
@@ -299,18 +299,7 @@ impl<C: Carrier> Sender<C> {
                 self.protocol.advanced(self.carrier.advances());
                 due = self.protocol.due().unwrap_or(due);
             }
-            let mut writes = [Write::Tail(0); WRITES_MAX];
-            let mut count = 0;
-            for span in due.slots {
-                if span.len > 0 {
-                    writes[count] = Write::Slots(span);
-                    count += 1;
-                }
-            }
-            if let Some(tail) = due.tail {
-                writes[count] = Write::Tail(tail);
-                count += 1;
-            }
+            let (writes, count) = writes(&due);
             if !self.carrier.post(&writes[..count])? {
                 return Ok(false);
             }
@@ -330,9 +319,32 @@ impl<C: Carrier> Drop for Sender<C> {
         if self.abandoned {
             return;
         }
-        // Whoever is gone needs not hear of it, and who has begun the end waits for it in another way.
-        let _ = if self.protocol.is_ending() { self.drive().map(drop) } else { self.end() };
+        self.protocol.end();
+        if let Ok(false) = self.drive()
+            && let Some(due) = self.protocol.due()
+        {
+            let (writes, count) = writes(&due);
+            self.carrier.leave(&writes[..count]);
+        }
     }
+}
+
+/// A transmission as WRITEs, and how many they are.
+#[inline]
+fn writes(due: &Transmission) -> ([Write; WRITES_MAX], usize) {
+    let mut writes = [Write::Tail(0); WRITES_MAX];
+    let mut count = 0;
+    for span in due.slots {
+        if span.len > 0 {
+            writes[count] = Write::Slots(span);
+            count += 1;
+        }
+    }
+    if let Some(tail) = due.tail {
+        writes[count] = Write::Tail(tail);
+        count += 1;
+    }
+    (writes, count)
 }
 
 impl<C: Carrier> Room<'_, C> {

@@ -14,7 +14,8 @@
 //! second. Then, and when it was woken and finds nothing, it writes the word anew. That shows at the same
 //! time whether the peer is there; who looks without sleeping writes the old number as often, for this alone.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::fmt;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -122,6 +123,8 @@ pub(crate) struct Shared {
     probed: Cell<Instant>,
     /// The completion that the VQP failed with.
     failed: Cell<Option<Wc>>,
+    /// What ends that have gone had still to say.
+    left: RefCell<VecDeque<Write>>,
     /// Dropped, it waits for nothing.
     hurries: Cell<bool>,
 }
@@ -189,6 +192,7 @@ impl Wire {
             looks: Cell::new(0),
             probed: Cell::new(Instant::now()),
             failed: Cell::new(None),
+            left: RefCell::default(),
             hurries: Cell::new(false),
         }))
     }
@@ -244,6 +248,7 @@ impl Wire {
     pub fn is_settled(&self) -> bool {
         self.hurry();
         let shared = &*self.0;
+        let _ = shared.say_left();
         if shared.signalled.get() < shared.posted.get() {
             // Signalled, and no news for the peer.
             let _ = shared.post(&[], Some(shared.nap.get()));
@@ -272,6 +277,12 @@ impl Carrier for Wire {
     #[inline]
     fn post(&self, writes: &[Write]) -> Result<bool, Error> {
         self.0.post(writes, None)
+    }
+
+    fn leave(&self, writes: &[Write]) {
+        self.0.left.borrow_mut().extend(writes);
+        // If the peer is gone, whoever still uses this hears of it.
+        let _ = self.0.say_left();
     }
 
     #[inline]
@@ -459,7 +470,10 @@ impl Shared {
 
     /// Whether all has arrived that was posted, as far as completions tell.
     fn has_arrived(&self) -> bool {
-        self.completed.get() == self.posted.get() && self.side().is_none_or(Side::has_arrived)
+        let is_said = self.left.borrow().is_empty();
+        is_said
+            && self.completed.get() == self.posted.get()
+            && self.side().is_none_or(Side::has_arrived)
     }
 
     /// The number of the peer's nap, if it has not been woken from it.
@@ -474,6 +488,21 @@ impl Shared {
         match self.take() {
             Err(reason) => reason,
             Ok(()) => error,
+        }
+    }
+
+    /// Posts what ends that have gone had still to say, as far as there is room; whether that is all.
+    fn say_left(&self) -> Result<bool, Error> {
+        loop {
+            let Some(write) = self.left.borrow().front().copied() else { return Ok(true) };
+            // With a waking. Looked for here, since a poll may come back to this.
+            if !self.has_room(2) {
+                self.take()?;
+            }
+            if !self.has_room(2) || !self.post(&[write], None)? {
+                return Ok(false);
+            }
+            self.left.borrow_mut().pop_front();
         }
     }
 
@@ -498,6 +527,7 @@ impl Shared {
             if self.ringer().is_some() {
                 self.look_around()?;
             }
+            self.say_left()?;
             self.probe()?;
         }
         self.take()
@@ -672,8 +702,11 @@ impl Drop for Shared {
                 return;
             }
             if !is_told {
-                // Signalled, and no news for the peer; where there is no room for it, behind what has arrived.
-                let Ok(told) = self.post(&[], Some(self.nap.get())) else { return };
+                // Behind what the ends had still to say; where there is no room for it, behind what has arrived.
+                let Ok(is_said) = self.say_left() else { return };
+                // Signalled, and no news for the peer.
+                let told = is_said.then(|| self.post(&[], Some(self.nap.get())));
+                let Ok(told) = told.unwrap_or(Ok(false)) else { return };
                 is_told = told;
             }
             if is_told && self.has_arrived() || began.elapsed() >= SETTLE {

@@ -4,12 +4,13 @@ use std::sync::mpsc;
 
 use crate::common::{PLACE, WAIT, cluster, session_at};
 use elver::{EmbeddedNode, SessionOptions};
-use elver_ring::{Ends, Listener, ListenerOptions, Options, connect};
+use elver_ring::{Config, Ends, Listener, ListenerOptions, Options, connect};
 
 /// A listener at a node that its thread drives, and a session of another node that has connected to it. `listens` hears
 /// from `connects` when to go on, and the other way round.
 fn beside(
     group: u8,
+    options: Options,
     listens: impl Fn(&EmbeddedNode, Listener, Ends, &mpsc::Receiver<()>, &mpsc::Sender<()>) + Send,
     connects: impl FnOnce(Ends, &mpsc::Sender<()>, &mpsc::Receiver<()>),
 ) {
@@ -29,7 +30,7 @@ fn beside(
         });
         let port = told.recv().unwrap();
         let session = session_at(&near);
-        let ends = connect(&session, gid, port, Options::default(), WAIT).unwrap();
+        let ends = connect(&session, gid, port, options, WAIT).unwrap();
         connects(ends, &go, &heard);
     });
 }
@@ -47,6 +48,7 @@ fn what_was_sent_before_a_drop_arrives_also_where_there_was_no_room_below() {
     const MESSAGES: u32 = 100;
     beside(
         65,
+        Options::default(),
         |node, _listener, mut ends, goes, say| {
             until(node, goes);
             say.send(()).unwrap();
@@ -82,6 +84,83 @@ fn what_was_sent_before_a_drop_arrives_also_where_there_was_no_room_below() {
             go.send(()).unwrap();
             drop(ends);
             heard.recv().unwrap();
+        },
+    );
+}
+
+/// Who has read everything may go at once, also where there is no room to say so: whoever waits for that hears it.
+#[test]
+fn what_was_read_before_a_drop_is_told_also_where_there_was_no_room_below() {
+    // More pointers than may be under way: each message is told, and each is acknowledged, by itself.
+    const MESSAGES: u32 = 300;
+    let back = Config { slots: 512, alpha: 1, beta: 1, gamma: 1, ..Config::default() };
+    beside(
+        66,
+        Options { back, ..Options::default() },
+        |node, _listener, mut ends, goes, say| {
+            for number in 0..MESSAGES {
+                ends.sender.send(&number.to_le_bytes(), WAIT).unwrap();
+            }
+            ends.sender.end().unwrap();
+            assert!(!ends.sender.is_held_up());
+            until(node, goes);
+            // Nothing goes on here until the other end is about to be dropped.
+            say.send(()).unwrap();
+            goes.recv().unwrap();
+            ends.sender.finish(WAIT).unwrap();
+            drop(ends);
+            until(node, goes);
+        },
+        |mut ends, go, heard| {
+            while !ends.receiver.has_heard_end().unwrap() {}
+            go.send(()).unwrap();
+            heard.recv().unwrap();
+            let mut read = 0;
+            while ends.receiver.try_recv().unwrap().is_some() {
+                read += 1;
+            }
+            assert!(read == MESSAGES && ends.receiver.is_ended(), "{read} messages");
+            ends.sender.begin_end().unwrap();
+            assert!(ends.receiver.is_held_up() && ends.sender.is_held_up());
+            go.send(()).unwrap();
+            drop(ends);
+            go.send(()).unwrap();
+        },
+    );
+}
+
+/// A ring of which nothing is left to read has not ended until that is on its way.
+#[test]
+fn who_finishes_an_idle_ring_waits_for_room_to_say_so() {
+    const MESSAGES: u32 = 300;
+    let back = Config { slots: 512, alpha: 1, beta: 1, gamma: 1, ..Config::default() };
+    beside(
+        67,
+        Options { back, ..Options::default() },
+        |node, _listener, mut ends, goes, say| {
+            for number in 0..MESSAGES {
+                ends.sender.send(&number.to_le_bytes(), WAIT).unwrap();
+            }
+            ends.sender.end().unwrap();
+            assert!(!ends.sender.is_held_up());
+            until(node, goes);
+            say.send(()).unwrap();
+            goes.recv().unwrap();
+            assert!(ends.receiver.recv(WAIT).unwrap().is_none());
+            say.send(()).unwrap();
+            until(node, goes);
+        },
+        |mut ends, go, heard| {
+            while !ends.receiver.has_heard_end().unwrap() {}
+            go.send(()).unwrap();
+            heard.recv().unwrap();
+            while ends.receiver.try_recv().unwrap().is_some() {}
+            assert!(ends.receiver.is_held_up());
+            go.send(()).unwrap();
+            ends.sender.finish(WAIT).unwrap();
+            assert!(!ends.sender.is_held_up());
+            heard.recv().unwrap();
+            go.send(()).unwrap();
         },
     );
 }
