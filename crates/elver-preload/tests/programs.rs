@@ -248,26 +248,27 @@ fn programs_are_told_of_the_port() {
 }
 
 /// What a client comes to whose posts suffer, of a server that is ended afterwards.
-fn suffers(program: &[&str], fault: &str) -> String {
+fn suffers(program: &[&str], faults: &[&str]) -> String {
     let port = free_port();
     let number = port.to_string();
     let words = [program, &["-p", &number]].concat();
     let mut server = command(&words).spawn().unwrap();
     await_listener(port, &mut server);
-    let client = command(&[&["env", fault], &words[..], &["127.0.0.1"]].concat()).output().unwrap();
+    let client =
+        command(&[&["env"], faults, &words[..], &["127.0.0.1"]].concat()).output().unwrap();
     // It may have ended by itself.
     let _ = Command::new("kill").arg(server.id().to_string()).output().unwrap();
     server.wait().unwrap();
-    assert!(!client.status.success(), "{fault}");
+    assert!(!client.status.success(), "{faults:?}");
     [client.stdout, client.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat()
 }
 
 /// perftest prints the status of what failed: 10 is `IBV_WC_REM_ACCESS_ERR`, 5 is `IBV_WC_WR_FLUSH_ERR`.
 #[test]
 fn posts_suffer_on_demand() {
-    let said = suffers(&["ib_write_bw", "-n", "200"], "ELVER_WRONG_KEYS_PER_MILLION=1000000");
+    let said = suffers(&["ib_write_bw", "-n", "200"], &["ELVER_WRONG_KEYS_PER_MILLION=1000000"]);
     assert!(said.contains("Failed status 10"), "{said}");
-    let said = suffers(&["ibv_rc_pingpong", "-g", "0"], "ELVER_QP_FAILURES_PER_MILLION=1000000");
+    let said = suffers(&["ibv_rc_pingpong", "-g", "0"], &["ELVER_QP_FAILURES_PER_MILLION=1000000"]);
     assert!(said.contains("Work Request Flushed Error"), "{said}");
 }
 
@@ -284,6 +285,18 @@ fn packets_are_recorded_for_each_process() {
         let bytes = std::fs::read(file.path()).unwrap();
         assert!(bytes.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && bytes.len() > 1_000, "{file:?}");
     }
+}
+
+/// A program that gives up closes nothing, and is the one whose packets are looked at.
+#[test]
+fn packets_stay_recorded_of_who_ends_without_closing() {
+    let dir = tempfile::tempdir().unwrap();
+    let variable = format!("ELVER_CAPTURE={}", dir.path().join("trace").display());
+    suffers(&["ib_write_bw", "-n", "200"], &["ELVER_WRONG_KEYS_PER_MILLION=1000000", &variable]);
+    let files: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap()).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    let bytes = std::fs::read(files[0].path()).unwrap();
+    assert!(bytes.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) && bytes.len() > 200, "{}", bytes.len());
 }
 
 /// Each process of several takes the first address that is free; where none is, it says what to do.

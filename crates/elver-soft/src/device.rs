@@ -216,8 +216,12 @@ impl SoftDevice {
         self.port.poll_fd().map(|(fd, _)| fd)
     }
 
-    /// Tells other processes what it has counted by now: who ends without dropping it.
+    /// Tells other processes what it has counted by now, and has in its file what was recorded: for who ends without
+    /// dropping it. It does so from time to time by itself.
     pub fn publish(&mut self) {
+        if let Some(capture) = &mut self.capture {
+            capture.write();
+        }
         if let Some(publisher) = &mut self.publisher {
             let frames = self.port.frame_counters().into_iter().flat_map(FrameCounters::iter);
             publisher.update(self.rnic.counters().iter().chain(frames).map(|(_, value)| value));

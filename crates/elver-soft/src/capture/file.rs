@@ -111,8 +111,8 @@ impl FileCapture {
     }
 
     /// Writes the blocks that wait. Of one that does not fit no piece is left.
-    fn write(&mut self) {
-        if self.ended.is_some() {
+    pub(super) fn write(&mut self) {
+        if self.ended.is_some() || self.blocks.is_empty() {
             return;
         }
         match self.file.write_all(&self.blocks) {

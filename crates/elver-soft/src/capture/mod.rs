@@ -44,6 +44,13 @@ impl Capture {
         self.record(direction, &[], frame);
     }
 
+    /// Has in the file what was recorded so far.
+    pub(crate) fn write(&mut self) {
+        if let Capture::File(file) = self {
+            file.write();
+        }
+    }
+
     fn record(&mut self, direction: Direction, headers: &[u8], payload: &[u8]) {
         match self {
             Capture::File(file) => file.record(direction, headers, payload),

@@ -1,10 +1,10 @@
 //! Devices as stations of an Ethernet link that a socket carries.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::common::{End, complete};
+use crate::common::{End, complete, scratch};
 use elver_soft::{FrameLink, FrameSocket, Idle, SoftConfig, SoftDevice, SoftError, SoftThread};
 use elver_verbs::*;
 
@@ -257,8 +257,4 @@ fn tshark_finds_every_checksum_right() {
         assert!(packets.roce >= 33, "{packets:?}");
         assert!(packets.neighbour >= 2, "{packets:?}");
     }
-}
-
-fn scratch(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("elver-{}-{name}", std::process::id()))
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crate::common::{End, complete, pair};
+use crate::common::{End, complete, pair, scratch};
 use elver_soft::{Idle, SoftConfig, SoftThread, drive};
 use elver_verbs::*;
 
@@ -85,6 +85,26 @@ fn with_delay_everything_arrives_later() {
     all_succeed(&complete(&mut a, &mut b, 8));
     assert!(began.elapsed() >= 2 * delay, "there and back");
     assert_eq!(b.device.counters().drop_driver, 0);
+}
+
+/// Also of a process that is killed: what was recorded is in the file soon, without anybody's doing.
+#[test]
+fn what_is_recorded_is_in_the_file_while_the_device_goes_on() {
+    let recorded = scratch("loopback.pcapng");
+    let first = IpAddr::from([127, 0, 24, 1]);
+    let (mut a, mut b) = pair(24, QpType::Rc, |config| {
+        config.capture = (config.rnic.addresses[0] == first).then(|| recorded.clone());
+    });
+    let (sge, to) = ([a.sge(0, 8)], b.remote(0));
+    a.post(SendOp::Write(to), &sge);
+    all_succeed(&complete(&mut a, &mut b, 1));
+    let end = Instant::now() + Duration::from_secs(20);
+    // The blocks that it begins with, and one of each packet: the WRITE and its ACK.
+    while std::fs::metadata(&recorded).unwrap().len() < 48 + 2 * 76 {
+        assert!(Instant::now() < end, "{} bytes", std::fs::metadata(&recorded).unwrap().len());
+        a.device.progress();
+    }
+    std::fs::remove_file(&recorded).unwrap();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 pub mod capture;
 
 use std::net::{IpAddr, UdpSocket};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use elver_soft::{SoftConfig, SoftDevice, SoftMemory};
@@ -123,4 +124,9 @@ pub fn complete(a: &mut End, b: &mut End, count: usize) -> Vec<Wc> {
         b.device.progress();
     }
     all
+}
+
+/// A file of this test's.
+pub fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("elver-{}-{name}", std::process::id()))
 }
