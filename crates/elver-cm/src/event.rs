@@ -13,7 +13,8 @@ pub struct Id(pub u32);
 pub struct Service {
     /// Its number.
     pub id: u64,
-    /// The address that peers are to name; none if it may be any, or none at all.
+    /// The address that peers are to name, of which the unspecified one is any of its family; none if it may be any, or
+    /// none at all.
     pub address: Option<IpAddr>,
 }
 

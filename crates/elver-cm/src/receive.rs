@@ -1,6 +1,6 @@
 //! What peers say.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use elver_verbs::Time;
 use elver_wire::cm::{IpHeader, Mad, Message, Rejected, Rep, Req, SidrRep};
@@ -35,11 +35,22 @@ impl Wanted {
         Wanted { service_id, address: IpHeader::parse(private).ok().map(|header| header.dst) }
     }
 
-    /// Who may hear it, who listens at that address alone before who does at all.
+    /// Who may hear it: who listens at that address alone, before who does at those of its family, before who does at
+    /// all.
     fn whose(&self) -> impl Iterator<Item = Service> {
         let id = self.service_id;
-        let here = self.address.map(|address| Service { id, address: Some(address) });
-        here.into_iter().chain([Service::everywhere(id)])
+        let named = self.address.into_iter().flat_map(|address| [address, any_of(address)]);
+        named
+            .map(move |address| Service { id, address: Some(address) })
+            .chain([Service::everywhere(id)])
+    }
+}
+
+/// Any address of the family of this one.
+fn any_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     }
 }
 

@@ -322,6 +322,33 @@ fn listeners_of_one_port_are_told_apart_by_their_addresses() {
     assert!(matches!(&told, Event::Request(_, it) if it.service == HERE), "{told:?}");
 }
 
+/// Who listens at all addresses of a family hears what names one of them, unless somebody listens at that one.
+#[test]
+fn listeners_of_one_port_are_told_apart_by_their_families() {
+    let mut world = World::new(1, NONE);
+    let at = |ip: &str| Service { id: SERVICE, address: Some(ip.parse().unwrap()) };
+    let (of_v4, of_v6, one) = (at("0.0.0.0"), at("::"), at("10.0.0.9"));
+    // Who listens one after another, and who hears of an address of each family then.
+    let steps =
+        [(HERE, HERE, HERE), (of_v4, of_v4, HERE), (of_v6, of_v4, of_v6), (one, one, of_v6)];
+    for (listens, hears_v4, hears_v6) in steps {
+        world.server().listen(listens, 8).unwrap();
+        for (src, dst, hears) in
+            [("10.0.0.1", "10.0.0.9", hears_v4), ("fd00::1", "fd00::9", hears_v6)]
+        {
+            let header =
+                IpHeader { src_port: 9, src: src.parse().unwrap(), dst: dst.parse().unwrap() };
+            let now = world.now;
+            world.client().connect(now, &offer(&header.bytes())).unwrap();
+            let told = world.event_but_released(1);
+            let Event::Request(theirs, request) = told else { panic!("a request comes: {told:?}") };
+            assert_eq!(request.service, hears, "{dst}, behind {listens:?}");
+            world.server().reject(now, theirs, reason::CONSUMER, &[]).unwrap();
+            assert!(matches!(world.event_but_released(0), Event::Rejected { .. }));
+        }
+    }
+}
+
 /// A program that stops listening between two connections loses none that is asked for meanwhile.
 #[test]
 fn who_listens_again_soon_hears_what_came_between() {

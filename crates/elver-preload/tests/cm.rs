@@ -70,6 +70,11 @@ fn a_port_of_all_addresses_is_nobody_elses_at_any() {
 }
 
 #[test]
+fn a_port_is_had_by_families_apart() {
+    run("families");
+}
+
+#[test]
 fn a_child_of_fork_holds_no_port() {
     run("forks");
 }

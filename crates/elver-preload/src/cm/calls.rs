@@ -13,6 +13,7 @@ use crate::cm::abi::{
     Disconnect, InitQpAttr, Listen, MigrateId, MigrateResp, Notify, PathRec, Plain, Query,
     QueryAddrResp, QueryRouteResp, Reject, ResolveAddr, ResolveIp, ResolveRoute, SetOption,
 };
+use crate::cm::bound::Bound;
 use crate::cm::command::{Command, UDP_QKEY, given};
 use crate::cm::state::{Cm, CmId, Kind, UC, service_of, to};
 use crate::cm::{address, ports};
@@ -134,27 +135,28 @@ impl Cm {
             let lets = shares && other.reuses_port && other.service.is_none();
             !lets && !other.claims.is_empty()
         };
-        if at.port() != 0 && self.is_taken(port_space, at, holds) {
+        let bound = Bound::new(at.ip(), held.own_family_only);
+        if at.port() != 0 && self.is_taken(port_space, at.port(), bound, holds) {
             return Err(libc::EADDRNOTAVAIL);
         }
         let id = self.id(id)?;
-        let wild = at.ip().is_unspecified();
+        let wild = bound.is_any();
         if !wild && !address::is_local(at.ip()) {
             return Err(libc::ENODEV);
         }
         let mut at = at;
         if at.port() == 0 {
-            let (port, held) = ports::hold_any(id.port_space, at.ip(), anywhere)?;
+            let (port, held) = ports::hold_any(id.port_space, bound, anywhere)?;
             at.set_port(port);
             id.claims.push(held);
             id.holds_port = true;
         } else if !id.reuses_port {
-            id.claims.push(ports::hold(id.port_space, at).ok_or(libc::EADDRINUSE)?);
+            id.claims.push(ports::hold(id.port_space, at.port(), bound).ok_or(libc::EADDRINUSE)?);
             id.holds_port = true;
         }
         if id.is_datagrams() {
             // Others that share the port may have told of it already.
-            id.claims.extend(ports::publish_bound(id.port_space, at, device));
+            id.claims.extend(ports::publish_bound(id.port_space, at.port(), bound, device));
         }
         id.src = Some(at);
         id.has_device = !wild;
@@ -384,22 +386,23 @@ impl Cm {
             self.bind(listen.id, SocketAddr::new([0, 0, 0, 0].into(), 0))?;
         }
         let id = self.id(listen.id)?;
-        let (Some(at), None, None) = (id.src, id.service, id.connection) else {
+        let (Some(at), Some(bound), None, None) = (id.src, id.bound(), id.service, id.connection)
+        else {
             return Err(libc::EINVAL);
         };
         let (port_space, holds_port) = (id.port_space, id.holds_port);
-        if self.is_taken(port_space, at, |other| other.service.is_some()) {
+        let port = at.port();
+        if self.is_taken(port_space, port, bound, |other| other.service.is_some()) {
             return Err(libc::EADDRNOTAVAIL);
         }
-        let address = Some(at.ip()).filter(|address| !address.is_unspecified());
-        let service = Service { id: service_of(port_space, at), address };
+        let service = Service { id: service_of(port_space, at), address: bound.service_address() };
         // Who listens has the port alone, though others may have bound to it (`rdma_listen` of the kernel's).
         let held = if holds_port {
             None
         } else {
-            Some(ports::hold(port_space, at).ok_or(libc::EADDRINUSE)?)
+            Some(ports::hold(port_space, port, bound).ok_or(libc::EADDRINUSE)?)
         };
-        let told = ports::publish(port_space, at, device).ok_or(libc::EADDRINUSE)?;
+        let told = ports::publish(port_space, port, bound, device).ok_or(libc::EADDRINUSE)?;
         let backlog =
             if (1..=BACKLOG).contains(&listen.backlog) { listen.backlog } else { BACKLOG };
         self.manager.listen(service, backlog).map_err(errno)?;
@@ -548,8 +551,7 @@ impl Cm {
         match (option.level, option.optname) {
             (0, 0) => id.tos = byte().ok_or(libc::EINVAL)?,
             (0, 1) => id.reuses_port = number().ok_or(libc::EINVAL)? != 0,
-            // Addresses of one IP version are all that an id has anyway.
-            (0, 2) => drop(number().ok_or(libc::EINVAL)?),
+            (0, 2) => id.own_family_only = Some(number().ok_or(libc::EINVAL)? != 0),
             (0, 3) => {
                 let timeout = byte().filter(|timeout| *timeout < 32).ok_or(libc::EINVAL)?;
                 id.ack_timeout = timeout;

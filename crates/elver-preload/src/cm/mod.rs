@@ -3,6 +3,7 @@
 
 pub mod abi;
 mod address;
+mod bound;
 mod calls;
 mod carrier;
 mod command;

@@ -9,6 +9,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::{fs, io};
 
+use crate::cm::bound::Bound;
 use crate::fork::{close_in_child, keep_in_child};
 
 /// Ports that are given to who asks for any.
@@ -40,35 +41,33 @@ fn claim(name: &str) -> io::Result<Claim> {
     Ok(Claim { socket })
 }
 
-/// The address that a listener has: any, or one.
-fn bound(address: IpAddr) -> String {
-    if address.is_unspecified() { "*".into() } else { address.to_string() }
-}
-
-fn try_hold(port_space: u16, at: SocketAddr) -> io::Result<Claim> {
-    let held = claim(&format!("{PORT}/{port_space:04x}/{}/{}", at.port(), bound(at.ip())))?;
+fn try_hold(port_space: u16, port: u16, bound: Bound) -> io::Result<Claim> {
+    let held = claim(&format!("{PORT}/{port_space:04x}/{port}/{bound}"))?;
     // A port of all addresses is the port of each. Of two that take it at once neither has it then.
-    let is_free = table().is_none_or(|table| !is_held_otherwise(&table, port_space, at));
+    let is_free = table().is_none_or(|table| !is_held_otherwise(&table, port_space, port, bound));
     if is_free { Ok(held) } else { Err(io::ErrorKind::AddrInUse.into()) }
 }
 
 /// Whether a port is held by another name that means the same: for any address, where one is wanted, or for one.
-fn is_held_otherwise(table: &str, port_space: u16, at: SocketAddr) -> bool {
-    let start = format!("@{PORT}/{port_space:04x}/{}/", at.port());
-    let wild = at.ip().is_unspecified();
+fn is_held_otherwise(table: &str, port_space: u16, port: u16, bound: Bound) -> bool {
+    let start = format!("@{PORT}/{port_space:04x}/{port}/");
     let names = table.lines().filter_map(|line| line.split_whitespace().last());
-    let mut held = names.filter_map(|name| name.strip_prefix(&start));
-    held.any(|name| (name == "*") != wild)
+    let held = names.filter_map(|name| name.strip_prefix(&start)?.parse::<Bound>().ok());
+    held.filter(|held| *held != bound).any(|held| held.is_same_or_shuts_out(&bound))
 }
 
 /// Holds a port; none if somebody has it.
-pub(crate) fn hold(port_space: u16, at: SocketAddr) -> Option<Claim> {
-    try_hold(port_space, at).ok()
+pub(crate) fn hold(port_space: u16, port: u16, bound: Bound) -> Option<Claim> {
+    try_hold(port_space, port, bound).ok()
 }
 
 /// Holds any port that is free, beginning the search anywhere.
-pub(crate) fn hold_any(port_space: u16, at: IpAddr, anywhere: u32) -> Result<(u16, Claim), c_int> {
-    first_free(1, anywhere, |port| try_hold(port_space, SocketAddr::new(at, port)))
+pub(crate) fn hold_any(
+    port_space: u16,
+    bound: Bound,
+    anywhere: u32,
+) -> Result<(u16, Claim), c_int> {
+    first_free(1, anywhere, |port| try_hold(port_space, port, bound))
 }
 
 /// Holds any [`BLOCK`] ports that connections may be from, and that no other process holds so; the first of them.
@@ -95,14 +94,19 @@ fn first_free(
 }
 
 /// Tells this network namespace that the device at an address listens on a port.
-pub(crate) fn publish(port_space: u16, at: SocketAddr, device: IpAddr) -> Option<Claim> {
-    claim(&format!("{LISTENER}/{port_space:04x}/{}/{}/{device}", at.port(), bound(at.ip()))).ok()
+pub(crate) fn publish(port_space: u16, port: u16, bound: Bound, device: IpAddr) -> Option<Claim> {
+    claim(&format!("{LISTENER}/{port_space:04x}/{port}/{bound}/{device}")).ok()
 }
 
 /// Tells it that the device at an address has a port, though it may not listen: datagram rsockets never do, and send to
 /// ports that they have heard of otherwise.
-pub(crate) fn publish_bound(port_space: u16, at: SocketAddr, device: IpAddr) -> Option<Claim> {
-    claim(&format!("{BOUND}/{port_space:04x}/{}/{}/{device}", at.port(), bound(at.ip()))).ok()
+pub(crate) fn publish_bound(
+    port_space: u16,
+    port: u16,
+    bound: Bound,
+    device: IpAddr,
+) -> Option<Claim> {
+    claim(&format!("{BOUND}/{port_space:04x}/{port}/{bound}/{device}")).ok()
 }
 
 /// The device that listens on a port of this host.
@@ -122,22 +126,13 @@ fn table() -> Option<String> {
 
 fn find_in(table: &str, kind: &str, port_space: u16, at: SocketAddr) -> Option<IpAddr> {
     let start = format!("@{kind}/{port_space:04x}/{}/", at.port());
-    let own = bound(at.ip());
-    let mut any = None;
-    for name in table.lines().filter_map(|line| line.split_whitespace().last()) {
-        let Some((bound, device)) = name.strip_prefix(&start).and_then(|rest| rest.split_once('/'))
-        else {
-            continue;
-        };
-        let Ok(device) = device.parse() else { continue };
-        if bound == own {
-            return Some(device);
-        }
-        if bound == "*" {
-            any = Some(device);
-        }
-    }
-    any
+    let names = table.lines().filter_map(|line| line.split_whitespace().last());
+    let told = names.filter_map(|name| name.strip_prefix(&start)?.split_once('/'));
+    let suit = told.filter_map(|(bound, device)| {
+        let suits = bound.parse::<Bound>().ok()?.suits(at.ip())?;
+        Some((suits, device.parse().ok()?))
+    });
+    suit.max_by_key(|(suits, _)| *suits).map(|(_, device)| device)
 }
 
 #[cfg(test)]
@@ -147,40 +142,43 @@ mod tests {
     #[test]
     fn listeners_are_found_by_their_own_address_first() {
         let table = "Num RefCount Protocol Flags Type St Inode Path\n\
-            0: 2 0 0 2 1 7 @elver-rdma_cm/0106/7174/*/127.64.0.9\n\
+            0: 2 0 0 2 1 7 @elver-rdma_cm/0106/7174/0.0.0.0/127.64.0.9\n\
             0: 2 0 0 2 1 8 @elver-rdma_cm/0106/7174/127.0.0.1/127.64.0.8\n\
             0: 2 0 0 2 1 8 @elver-rdma_cm/0106/7174/127.0.0.2/nonsense\n\
-            0: 2 0 0 2 1 9 @elver-rdma_cm-port/0106/7175/*\n";
+            0: 2 0 0 2 1 9 @elver-rdma_cm-port/0106/7175/0.0.0.0\n";
         let find = |text: &str| find_in(table, LISTENER, 0x106, text.parse().unwrap());
         assert_eq!(find("127.0.0.1:7174"), Some("127.64.0.8".parse().unwrap()));
         assert_eq!(find("127.0.0.2:7174"), Some("127.64.0.9".parse().unwrap()));
         assert_eq!(find("127.0.0.1:7175"), None);
         assert_eq!(find_in(table, LISTENER, 0x111, "127.0.0.1:7174".parse().unwrap()), None);
         assert_eq!(find_in(table, BOUND, 0x106, "127.0.0.1:7174".parse().unwrap()), None);
-        let held = |text: &str| is_held_otherwise(table, 0x106, text.parse().unwrap());
-        assert!(held("127.0.0.1:7175") && !held("0.0.0.0:7175"));
-        assert!(!held("127.0.0.1:7174"), "nobody holds it, whoever listens");
+        assert_eq!(find("[::1]:7174"), None);
+        let held =
+            |port, bound: &str| is_held_otherwise(table, 0x106, port, bound.parse().unwrap());
+        assert!(held(7175, "127.0.0.1") && held(7175, "::+"));
+        assert!(!held(7175, "0.0.0.0") && !held(7175, "::"));
+        assert!(!held(7174, "127.0.0.1"), "nobody holds it, whoever listens");
     }
 
     #[test]
     fn a_port_is_held_once() {
-        let at = IpAddr::from([127, 0, 0, 1]);
-        let (port, held) = hold_any(0xfff0, at, std::process::id()).unwrap();
-        let whole = SocketAddr::new(at, port);
-        assert!(hold(0xfff0, whole).is_none());
-        let all = SocketAddr::new([0, 0, 0, 0].into(), port);
-        assert!(hold(0xfff0, all).is_none(), "one address of all is held");
-        assert!(hold(0xfff1, all).is_some(), "in another space it is not");
+        let [one, all, all_v6] = ["127.0.0.1", "0.0.0.0", "::"].map(|text| text.parse().unwrap());
+        let (port, held) = hold_any(0xfff0, one, std::process::id()).unwrap();
+        let whole = SocketAddr::new([127, 0, 0, 1].into(), port);
+        assert!(hold(0xfff0, port, one).is_none());
+        assert!(hold(0xfff0, port, all).is_none(), "one address of all is held");
+        assert!(hold(0xfff0, port, all_v6).is_some(), "none of that family is");
+        assert!(hold(0xfff1, port, all).is_some(), "in another space it is not");
         let devices = [[127, 64, 1, 2], [127, 64, 1, 3]].map(IpAddr::from);
-        let has = publish_bound(0xfff0, whole, devices[0]).unwrap();
+        let has = publish_bound(0xfff0, port, one, devices[0]).unwrap();
         assert_eq!((find(0xfff0, whole), find_bound(0xfff0, whole)), (None, Some(devices[0])));
-        let listens = publish(0xfff0, whole, devices[1]).unwrap();
+        let listens = publish(0xfff0, port, one, devices[1]).unwrap();
         assert_eq!(
             (find(0xfff0, whole), find_bound(0xfff0, whole)),
             (Some(devices[1]), Some(devices[1]))
         );
         drop((held, listens, has));
-        assert!(hold(0xfff0, whole).is_some());
+        assert!(hold(0xfff0, port, one).is_some());
         assert_eq!((find(0xfff0, whole), find_bound(0xfff0, whole)), (None, None));
     }
 }

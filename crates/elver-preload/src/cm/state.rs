@@ -17,6 +17,7 @@ use elver_wire::cm::service_id;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::cm::abi::{self, EventResp, Plain};
+use crate::cm::bound::Bound;
 use crate::cm::carrier::Carrier;
 use crate::cm::drawn::Drawn;
 use crate::cm::ends::{Ends, Watch};
@@ -104,6 +105,8 @@ pub(crate) struct CmId {
     pub(crate) has_device: bool,
     pub(crate) has_route: bool,
     pub(crate) reuses_port: bool,
+    /// Whether it leaves its port to addresses of the other family, where it was told.
+    pub(crate) own_family_only: Option<bool>,
     pub(crate) tos: u8,
     pub(crate) ack_timeout: u8,
     /// Its port is one of those that connections are from.
@@ -134,6 +137,7 @@ impl CmId {
             has_device: false,
             has_route: false,
             reuses_port: false,
+            own_family_only: None,
             tos: 0,
             ack_timeout: ACK_TIMEOUT,
             is_from_drawn: false,
@@ -148,6 +152,11 @@ impl CmId {
 
     pub(crate) fn is_datagrams(&self) -> bool {
         self.qp_type == UD
+    }
+
+    /// What it has of its port, if it has one.
+    pub(crate) fn bound(&self) -> Option<Bound> {
+        self.src.map(|src| Bound::new(src.ip(), self.own_family_only))
     }
 }
 
@@ -274,14 +283,13 @@ impl Cm {
     pub(crate) fn is_taken(
         &self,
         port_space: u16,
-        wanted: SocketAddr,
+        port: u16,
+        wanted: Bound,
         of: impl Fn(&CmId) -> bool,
     ) -> bool {
         let has = |id: &CmId| {
-            id.src.is_some_and(|src| {
-                let any = src.ip().is_unspecified() || wanted.ip().is_unspecified();
-                src.port() == wanted.port() && any
-            })
+            let is_there = id.src.is_some_and(|src| src.port() == port);
+            is_there && id.bound().is_some_and(|held| held.shuts_out(&wanted))
         };
         self.ids.values().any(|id| id.port_space == port_space && has(id) && of(id))
     }

@@ -291,6 +291,44 @@ static void everywhere(void)
 	other_binds("0.0.0.0", port, 0);
 }
 
+static int binds_v6(struct rdma_cm_id *id, const char *address, uint16_t port, int only)
+{
+	struct sockaddr_in6 own = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
+	inet_pton(AF_INET6, address, &own.sin6_addr);
+	CODE(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &only, sizeof(only)), 0);
+	return rdma_bind_addr(id, (struct sockaddr *)&own) ? errno : 0;
+}
+
+/* All addresses of one family leave a port to those of the other, if both are told so; IPv4's are without. */
+static void families(void)
+{
+	struct rdma_cm_id *v4 = listener("0.0.0.0", 0, 8);
+	uint16_t port = port_of(v4);
+	struct rdma_cm_id *both = id_on(servers);
+	CODE(binds_v6(both, "::", port, 0), EADDRNOTAVAIL);
+	struct rdma_cm_id *v6 = id_on(servers);
+	CODE(binds_v6(v6, "::", port, 1), 0);
+	CODE(rdma_listen(v6, 8), 0);
+	struct rdma_cm_id *id = asks("127.0.0.1", port);
+	CODE(next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).listen_id == v4, 1);
+	CODE(rdma_destroy_id(id), 0);
+	/* IPv4's are not those of the one that is left. */
+	CODE(rdma_destroy_id(v4), 0);
+	id = asks("127.0.0.1", port);
+	CODE(next(clients, RDMA_CM_EVENT_REJECTED).status, 8);
+	CODE(rdma_destroy_id(id), 0);
+	CODE(rdma_destroy_id(v6), 0);
+	/* Of one that was not told they are, also for other programs. */
+	v6 = id_on(servers);
+	CODE(binds_v6(v6, "::", port, 0), 0);
+	CODE(rdma_listen(v6, 8), 0);
+	other_binds("127.0.0.1", port, EADDRINUSE);
+	id = asks("127.0.0.1", port);
+	CODE(next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).listen_id == v6, 1);
+	CODE(rdma_destroy_id(id), 0);
+	CODE(rdma_destroy_id(v6), 0);
+}
+
 /* A child has no ports of its parent's, which is free to give them back and to take them again. */
 static void forks(void)
 {
@@ -479,7 +517,8 @@ int main(int count, char **words)
 		const char *name;
 		void (*run)(void);
 	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses },
-		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "forks", forks },
+		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
+		      { "forks", forks },
 		      { "replaces", replaces }, { "vforks", vforks }, { "migrates", migrates } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
