@@ -6,6 +6,7 @@
 
 mod apart;
 mod counted;
+mod disks;
 mod large;
 mod newer;
 mod not_run;
@@ -62,6 +63,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<String> {
         let mut ran = suite::run(&runner, &scratch, &before)?;
         ran.items.extend(programs::run(&runner, &scratch, quick)?);
         ran.add(small::run(&runner, &scratch)?);
+        ran.add(disks::run(&runner, &scratch)?);
         ran.add(newer::run(&runner, quick)?);
         ran.add(apart::run(&runner)?);
         ran

@@ -89,10 +89,11 @@ fn page(items: &[Item]) -> Result<String> {
     page.push_str("\n## Programs\n\n");
     writeln!(
         page,
-        "Of Debian 12 (rdma-core 44, perftest 4.5, dapl2 2.1, fio 3.33, iperf 2.1, qperf 0.4, UCX 1.13) and, where a row says so, \
+        "Of Debian 12 (rdma-core 44, perftest 4.5, dapl2 2.1, fio 3.33, iperf 2.1, qperf 0.4, UCX 1.13, tgt 1.0, libiscsi 1.19) and, where a row \
+         says so, \
          of a newer release, two processes on loopback: {} of {} pass. What \
          those of perftest, fio, iperf, qperf and UCX carried nobody looks at; the examples of libibverbs (`-c`), dapltest (`-V`) and \
-         riostream (`-T v`) compare it. Of fio, iperf and dapltest the device's counters have at least the bytes that they moved.\n",
+         riostream (`-T v`) compare it. Of fio, iperf, dapltest and iscsi-test-cu the device's counters have at least the bytes that they moved.\n",
         count(&programs, Outcome::Pass),
         programs.len()
     )?;
