@@ -213,6 +213,12 @@ impl NodeEnd {
         self.sleep.must_wake()
     }
 
+    /// The message that [`NodeEnd::must_wake`] asked for could not be sent: the next call asks for it again, if the client
+    /// still sleeps.
+    pub fn not_woken(&self) {
+        self.sleep.not_woken();
+    }
+
     /// Announces that the node will not look at the rings until it gets a message. False if there
     /// is something to take, and it must not sleep.
     pub fn sleep(&self) -> bool {
@@ -336,6 +342,12 @@ impl ClientEnd {
         self.sleep.must_wake()
     }
 
+    /// The message that [`ClientEnd::must_wake`] asked for could not be sent: the next call asks for it again, if the node
+    /// still sleeps.
+    pub fn not_woken(&self) {
+        self.sleep.not_woken();
+    }
+
     /// Announces that the client will not look at the ring until it gets a message. False if there
     /// is something to take, and it must not sleep.
     pub fn sleep(&self) -> bool {
@@ -386,6 +398,13 @@ impl Sleep {
         let other = &self.others[0];
         // One waking is enough: the flag is taken down by whoever takes care of it.
         other.load(Ordering::Relaxed) != 0 && other.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Puts the flag back that was taken down for a waking which was not made. One that looks again by now may be woken once
+    /// for nothing.
+    #[cold]
+    pub(crate) fn not_woken(&self) {
+        self.others[0].store(1, Ordering::Relaxed);
     }
 
     fn flag(&self) -> &AtomicU64 {

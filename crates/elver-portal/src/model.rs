@@ -105,6 +105,49 @@ fn no_waking_is_lost() {
     });
 }
 
+/// The same where the first message cannot be sent, and is tried again: the flag is put back beside a sleeper that may be
+/// looking, or lying down, at that time.
+#[test]
+fn a_waking_that_failed_is_not_lost() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (mut producer, mut consumer) = ring();
+        let (mine, theirs) = (Words::zeroed(1), Words::zeroed(1));
+        let flags =
+            |own: &Words, others: &Words| Sleep { own: own.part(0, 1), others: others.part(0, 1) };
+        let sleeper = flags(&mine, &theirs);
+        let waker = flags(&theirs, &mine);
+        let socket = Arc::new((Mutex::new(0), Condvar::new()));
+        let wakings = socket.clone();
+        let other = thread::spawn(move || {
+            assert!(push(&mut producer, 1, 1));
+            let fails = waker.must_wake();
+            if fails {
+                waker.not_woken();
+            }
+            if fails && waker.must_wake() {
+                *wakings.0.lock().unwrap() += 1;
+                wakings.1.notify_one();
+            }
+        });
+        let mut entry = Entry::default();
+        while !consumer.pop(&mut entry).unwrap() {
+            if !sleeper.announce(|| consumer.is_empty()) {
+                continue;
+            }
+            let mut woken = socket.0.lock().unwrap();
+            while *woken == 0 {
+                woken = socket.1.wait(woken).unwrap();
+            }
+            *woken -= 1;
+            sleeper.revoke();
+        }
+        check(&entry, 1, 1);
+        other.join().unwrap();
+    });
+}
+
 /// Who has shut a door and waited for the access that was under way finds the memory touched no more: loom would tell
 /// of an access beside the last look.
 #[test]

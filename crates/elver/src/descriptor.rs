@@ -119,29 +119,10 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use elver_portal::{ClientEnd, HeirsLayout, Limits, Socket, Welcome, memfd};
     use elver_testkit::wait_for;
-    use elver_verbs::Gid;
 
     use super::*;
-    use crate::SessionOptions;
-    use crate::link::Link;
-
-    const WELCOME: Welcome = Welcome {
-        layout: HeirsLayout::RINGS,
-        gid: Gid([7; 16]),
-        limits: Limits {
-            max_sge: 4,
-            max_inline: 64,
-            max_vqp_wr: 64,
-            vqps: 8,
-            mrs: 8,
-            completions: 64,
-            message_bytes: 4_096,
-            alloc_bytes: 0,
-        },
-        first: false,
-    };
+    use crate::silent;
 
     #[derive(Default)]
     struct Count(AtomicU32);
@@ -156,11 +137,7 @@ mod tests {
     /// at the socket in passing left the session armed and its descriptor unreadable, and who slept on it slept on.
     #[test]
     fn who_has_armed_hears_of_a_waking_that_a_look_takes_in_passing() {
-        let bytes = HeirsLayout::RINGS.bytes() as u64;
-        let rings = memfd::create("rings", bytes, memfd::Pages::Small).unwrap();
-        let end = ClientEnd::map(rings, HeirsLayout::RINGS).unwrap();
-        let (socket, node) = Socket::pair().unwrap();
-        let session = Session::of(Link::over(socket, end, WELCOME, SessionOptions::default()));
+        let (session, node, _) = silent::session();
         let heard = Arc::new(Count::default());
         assert!(session.arm_for_news(&task::Waker::from(heard.clone())).unwrap());
         session.poll().unwrap();

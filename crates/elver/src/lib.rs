@@ -86,6 +86,8 @@ mod ready;
 mod regions;
 mod session;
 mod session_cell;
+#[cfg(test)]
+mod silent;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod vqp;

@@ -56,6 +56,8 @@ counters! {
     completions,
     /// Messages sent to wake a process.
     wakes,
+    /// Such messages that the system did not take, and that went again.
+    wakes_failed,
     /// Times that the engine slept.
     sleeps,
     /// Sessions ended for a head of a ring that cannot be.

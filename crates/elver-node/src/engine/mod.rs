@@ -516,9 +516,8 @@ impl Engine {
 
     /// Wakes the processes that sleep and have something to take.
     fn wake_clients(&mut self) {
-        let (told, woken) = self.sessions.wake();
+        let told = self.sessions.wake(&mut self.counters);
         self.has_told |= told > 0;
-        self.counters.wakes += woken;
     }
 
     /// Which VQPs send on which queue pairs: the first of them.

@@ -288,7 +288,7 @@ impl Sessions {
     /// Puts all to rest; false if one has put something in.
     pub(super) fn all_sleep(&mut self) -> bool {
         self.put_to_rest(|_| true);
-        // Those that do not take what they are told stay, and are not waited for.
+        // Those that do not take what they are told, or are not woken yet, stay, and are not waited for.
         let slots = &self.slots;
         self.turns.iter().all(|slot| opened(slots, slot).is_some_and(is_stuck))
     }
@@ -561,9 +561,9 @@ impl Sessions {
     }
 
     /// Wakes those processes that sleep and were told something: how many there were that were told
-    /// something, and how many of them slept.
-    pub(super) fn wake(&mut self) -> (u64, u64) {
-        let (mut told, mut woken) = (0, 0);
+    /// something. Who could not be woken is the next time.
+    pub(super) fn wake(&mut self, counters: &mut EngineCounters) -> u64 {
+        let mut told = 0;
         for slot in self.turns.iter() {
             let Some(session) = self.slots[slot as usize].as_mut() else { continue };
             let Some(open) = session.open.as_mut() else { continue };
@@ -571,13 +571,22 @@ impl Sessions {
                 continue;
             }
             told += 1;
-            if open.end.must_wake() {
-                // If it is gone, its socket tells so.
-                let _ = session.socket.wake();
-                woken += 1;
+            if !open.end.must_wake() {
+                continue;
+            }
+            match session.socket.wake() {
+                Ok(()) => counters.wakes += 1,
+                // Its socket tells so.
+                Err(error) if is_gone(&error) => {}
+                // The system has no memory, for one.
+                Err(_) => {
+                    open.end.not_woken();
+                    open.touched = true;
+                    counters.wakes_failed += 1;
+                }
             }
         }
-        (told, woken)
+        told
     }
 
     /// All that have begun, as `elver status` shows them.
@@ -633,8 +642,13 @@ fn opened(slots: &[Option<Session>], slot: u32) -> Option<&Open> {
     slots[slot as usize].as_ref()?.open.as_ref()
 }
 
-/// Whether a session does not take what it is told.
+/// Whether a session does not take what it is told, or is still to be woken for it.
 #[inline]
 fn is_stuck(open: &Open) -> bool {
-    open.owes() || open.stalled
+    open.owes() || open.stalled || open.touched
+}
+
+/// Whether the other end of a socket has closed.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }

@@ -294,6 +294,36 @@ fn who_wakes_the_engine_without_end_is_ended() {
     drop(end);
 }
 
+/// The flag by which it asked to be woken was taken down before the message went: a task that slept by its descriptor
+/// slept on, whatever it was told.
+#[test]
+fn who_could_not_be_woken_is_woken_later() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 21]);
+    let (socket, mut end) = session(&mut engine, USER);
+    let create = Command::CreateVqp(elver_portal::VqpOptions::default());
+    assert!(end.command(1, &create).unwrap() && end.sleep());
+    // A socket that takes no message, though nobody has closed.
+    let unconnected = || elver_portal::Socket::unconnected().unwrap();
+    let (connected, cut) = (unconnected(), unconnected());
+    let ours = &engine.sessions.at(0).unwrap().socket;
+    connected.leave(ours).unwrap();
+    ours.leave(&cut).unwrap();
+    assert!(engine.serve(now()));
+    engine.wake_clients();
+    assert_eq!((engine.counters.wakes, engine.counters.wakes_failed), (0, 1));
+    assert!(!end.is_idle() && matches!(socket.receive(true).unwrap(), Received::Nothing));
+    // It does not keep the engine awake, which looks at it now and then.
+    assert!(engine.sessions.all_sleep() && engine.sessions.needs_watching());
+    engine.sessions.at(0).unwrap().socket.leave(&connected).unwrap();
+    until(&mut engine, |_| match socket.receive(true).unwrap() {
+        Received::Nothing => None,
+        Received::Message(Message::Wake, None) => Some(()),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(engine.counters.wakes, 1);
+    assert!(engine.sessions.all_sleep() && !engine.sessions.needs_watching());
+}
+
 /// Its socket was closed without a word, as if the node had ended.
 #[test]
 fn who_is_turned_away_before_it_has_said_anything_is_told_why() {
