@@ -332,14 +332,8 @@ impl Inner {
                     failed_before(&mut self.awaited, vqp, failure);
                 }
                 Reply::VqpFailed { vqp, cause } => {
-                    if let Some(entry) = self.vqps.get_mut(&vqp) {
-                        entry.state = QpState::Err;
-                        entry.failure = Some((cause.code, cause.text.to_string()));
-                        entry.failure_told = false;
-                        entry.list(vqp, &mut self.ready);
-                        let id = vqp;
-                        self.let_go(id);
-                    }
+                    let failure = (cause.code, cause.text.to_string());
+                    self.failed(vqp, failure);
                 }
             }
         }
@@ -372,6 +366,20 @@ impl Inner {
         {
             entry.way = way;
         }
+    }
+
+    /// The node tells that a VQP has failed.
+    #[cold]
+    fn failed(&mut self, vqp: u32, failure: (RefusalCode, String)) {
+        if !self.vqps.contains_key(&vqp) && self.vqps.values().any(|entry| entry.names(vqp)) {
+            // Whoever takes the message that names it is to hear of it.
+            let nobody = Entry::new(Weak::new(), QpState::Err, &VqpOptions::default());
+            self.vqps.insert(vqp, nobody);
+        }
+        let Some(entry) = self.vqps.get_mut(&vqp) else { return };
+        (entry.state, entry.failure, entry.failure_told) = (QpState::Err, Some(failure), false);
+        entry.list(vqp, &mut self.ready);
+        self.let_go(vqp);
     }
 
     /// A VQP back to a sender has failed: nobody needs it whom its user does not hold.
@@ -412,6 +420,20 @@ impl Inner {
     /// Whether a request that somebody asks for has an answer that he has not heard.
     pub(crate) fn has_outcome(&self) -> bool {
         self.awaited.iter().any(|awaited| awaited.outcome.is_some() && !awaited.told)
+    }
+
+    /// Whether a VQP is one that this process's user, or a bound VQP for him, has a handle of.
+    fn is_held(&self, vqp: u32) -> bool {
+        self.vqps.get(&vqp).is_some_and(|entry| entry.handle.strong_count() > 0)
+    }
+
+    /// A VQP is gone.
+    fn forget_vqp(&mut self, id: u32) -> Option<Entry> {
+        let entry = self.vqps.remove(&id)?;
+        if entry.is_listed() {
+            self.unlist(Of::Vqp(id));
+        }
+        Some(entry)
     }
 
     /// Lists something no more, which is gone.
@@ -687,22 +709,22 @@ fn answered(
 impl Drop for Handle {
     fn drop(&mut self) {
         let mut inner = self.session.inner.borrow_mut();
-        let entry = inner.vqps.remove(&self.id);
+        let entry = inner.forget_vqp(self.id);
         inner.forget_connects(self.id);
         inner.direct.forget(self.id);
         // Those that it kept are now whose user holds them.
         let accepted = entry.iter().flat_map(|entry| &entry.accepted);
         accepted.for_each(|handle| inner.keep(handle.id, false));
-        if entry.as_ref().is_some_and(Entry::is_listed) {
-            inner.unlist(Of::Vqp(self.id));
-        }
         if inner.is_own() {
             // VQPs back to senders of messages that nobody took go too.
             let messages = entry.iter().flat_map(|entry| &entry.messages);
             let mut ids: Vec<u32> = messages.map(|(_, source)| *source).collect();
-            ids.retain(|id| !inner.vqps.contains_key(id));
+            ids.retain(|id| !inner.is_held(*id));
             ids.sort_unstable();
             ids.dedup();
+            for id in &ids {
+                inner.forget_vqp(*id);
+            }
             ids.push(self.id);
             for vqp in ids {
                 // If the node is gone, so is the VQP.

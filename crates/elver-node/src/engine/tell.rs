@@ -1,8 +1,8 @@
 //! Sessions are told what has completed, and what has happened to them.
 
-use elver_core::{Event, VqpId};
+use elver_core::{ConnectError, Event, VqpId};
 use elver_portal::{Answer, RefusalCode, Violation};
-use elver_verbs::{Time, WcStatus};
+use elver_verbs::{Time, VqpState, WcStatus};
 
 use super::directs::{Held, Whose};
 use super::orders::{Awaiting, Cleared};
@@ -51,12 +51,15 @@ impl Engine {
             self.counters.completions += count as u64;
             let mut result = Ok(());
             for completion in &self.completions[..count] {
+                let mut failed = None;
                 if let Some(VqpId(accepted)) = completion.source
                     && !open.vqps.contains(&accepted)
-                    && self.core.vqp_info(open.client, VqpId(accepted)).is_ok()
+                    && let Ok(info) = self.core.vqp_info(open.client, VqpId(accepted))
                 {
                     open.vqps.insert(accepted);
                     quotas.count(account, Usage::VQP);
+                    // While its message waited: the process could do nothing with that event.
+                    failed = (info.state == VqpState::Error).then_some((accepted, info.peer));
                 }
                 // The reason comes with the first error.
                 if completion.wc.status != WcStatus::Success
@@ -67,6 +70,11 @@ impl Engine {
                 }
                 let owed = Owed::Completion(translate::completion(completion));
                 result = result.and(open.reply(owed));
+                if let Some((vqp, peer)) = failed {
+                    let gid = peer.map(|(gid, _)| gid).unwrap_or_default();
+                    let cause = ConnectError::PeerGone { gid }.into();
+                    result = result.and(open.reply(Owed::Failed { vqp, cause }));
+                }
             }
             if result.is_err() || count < room {
                 break result;

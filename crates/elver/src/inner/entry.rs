@@ -52,6 +52,11 @@ impl Entry {
         self.listed
     }
 
+    /// Whether a message that its user has not taken is a VQP's.
+    pub(super) fn names(&self, source: u32) -> bool {
+        self.messages.iter().any(|(_, of)| *of == source)
+    }
+
     /// Whether nobody but a bound VQP has it: what is told of it is for no user.
     #[inline]
     pub(crate) fn is_unheld(&self) -> bool {

@@ -10,9 +10,10 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use elver::{
-    Completed, Error, Mr, Ready, RecvWr, SendOp, Session, SessionCell, SessionOptions, Vqp,
-    VqpOptions, VqpState, Wc, WcStatus,
+    Completed, Error, Mr, Ready, RecvWr, RefusalCode, SendOp, Session, SessionCell, SessionOptions,
+    Vqp, VqpOptions, VqpState, Wc, WcStatus,
 };
+use elver_testkit::wait_for;
 use rustix::event::epoll;
 use rustix::time::Timespec;
 
@@ -313,6 +314,48 @@ fn a_vqp_back_to_a_sender_tells_who_holds_it_when_the_bound_one_has_gone() {
     let mut wcs = [Wc::default(); 2];
     assert_eq!(source.wait_cq(&mut wcs, WAIT).unwrap(), 1);
     assert_eq!((wcs[0].wr_id, wcs[0].status), (4, WcStatus::Success));
+}
+
+/// The node told that it had failed before the program had taken its message, or before there was one to take: it then looked
+/// as if it stood, and nobody said any more that it does not.
+#[test]
+fn who_takes_the_message_of_a_sender_that_is_gone_hears_that_it_is() {
+    let node = TestNode::start(config(130, 1));
+    let session = sleepy(&node);
+    let mr = session.alloc(64, ALL).unwrap();
+    let alone = node.thread.status().unwrap().vqps_total;
+    for (comes_first, is_taken) in [(true, true), (false, true), (true, false)] {
+        let bound = session.create_vqp(VqpOptions::default()).unwrap();
+        let (asks, near, vqp) = asks(&node, bound.qbind(0).unwrap());
+        let receive = || bound.post_recv(&[RecvWr { wr_id: 1, sges: &[mr.sge(0, 8)] }]).unwrap();
+        if comes_first {
+            receive();
+        }
+        vqp.post_send(&[wr(2, SendOp::Send, &[near.sge(0, 8)])]).unwrap();
+        vqp.wait_cq(&mut [Wc::default()], WAIT).unwrap();
+        let failed = || node.thread.status().unwrap().core["vqp_errors"];
+        let before = failed();
+        drop((vqp, asks));
+        wait_for("the VQP back to fail", || (failed() > before).then_some(()));
+        // All that the node has told by now is taken in with its answer.
+        bound.info().unwrap();
+        if !comes_first {
+            receive();
+        }
+        if is_taken {
+            let message = bound.wait_msgs(WAIT).unwrap().remove(0);
+            let failure = wait_for("its failure", || {
+                session.poll().unwrap();
+                message.source.failure()
+            });
+            let gone = matches!(&failure, Error::Refused { code: RefusalCode::PeerGone, .. });
+            assert!(gone, "{failure}");
+            let none = session.wait_ready(Some(Duration::from_millis(1)));
+            assert!(matches!(none, Err(Error::TimedOut)), "{none:?}: it was told");
+        }
+        drop(bound);
+        wait_for("all to go", || (node.thread.status().unwrap().vqps_total == alone).then_some(()));
+    }
 }
 
 #[test]
