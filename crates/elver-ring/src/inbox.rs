@@ -34,6 +34,8 @@ pub(crate) struct Inbox {
     bound: Vqp,
     memory: Mr,
     waiting: RefCell<VecDeque<Greeted>>,
+    /// One came that waits, and was not looked for since.
+    news: Cell<bool>,
     /// Greetings of VQPs that have an end, and of peers that are gone.
     dropped: Cell<u64>,
     /// Greetings beyond what may wait.
@@ -63,6 +65,7 @@ impl Inbox {
             bound,
             memory,
             waiting: RefCell::default(),
+            news: Cell::default(),
             dropped: Cell::default(),
             crowded: Cell::default(),
             lost: Cell::default(),
@@ -84,9 +87,9 @@ impl Inbox {
         Ok(self.bound.post_recv(&[RecvWr { wr_id: receive, sges: &sges }])?)
     }
 
-    /// Takes in what came; whether a greeting was among it that now waits. The node is waited for once at most, whatever
-    /// came: who looks after rings does this, and whoever likes to sends here.
-    pub(crate) fn drain(&self) -> Result<bool, Error> {
+    /// Takes in what came. The node is waited for once at most, whatever came: who looks after rings does this, and whoever
+    /// likes to sends here.
+    pub(crate) fn drain(&self) -> Result<(), Error> {
         let mut said = Vec::new();
         for message in self.bound.qpop_msgs()? {
             let mut bytes = [0; RECEIVE_BYTES as usize];
@@ -105,37 +108,40 @@ impl Inbox {
             }
         }
         if said.is_empty() {
-            return Ok(false);
+            return Ok(());
         }
         // The session is called, so that nothing is borrowed.
         self.asked.set(self.asked.get() + 1);
         let infos = self.bound.session().infos(said.iter().map(|(source, _)| source));
-        let mut greeted = false;
         for ((source, bytes), info) in said.into_iter().zip(infos) {
             let peer = info.ok().and_then(|info| info.peer);
             let peer = peer.map(|(gid, _)| gid).unwrap_or_default();
-            greeted |= self.hear(Greeted { source, bytes, peer });
+            self.hear(Greeted { source, bytes, peer });
         }
-        Ok(greeted)
+        Ok(())
     }
 
-    /// Somebody says something; whether it is a greeting that now waits.
-    fn hear(&self, greeted: Greeted) -> bool {
+    /// Somebody says something: it waits, if it is a greeting.
+    fn hear(&self, greeted: Greeted) {
         let Greeted { source, bytes, peer } = &greeted;
         if let Ok(Greeting::Waiting(place)) = Greeting::decode(bytes) {
             if !self.has_offer((*peer, place)) {
                 self.lost.set(self.lost.get() + 1);
                 refuse(source, Refusal::Lost);
             }
-            return false;
+            return;
         }
         if !self.has_room(*peer) {
             self.crowded.set(self.crowded.get() + 1);
-            refuse(source, Refusal::Crowded);
-            return false;
+            return refuse(source, Refusal::Crowded);
         }
         self.waiting.borrow_mut().push_back(greeted);
-        true
+        self.news.set(true);
+    }
+
+    /// Whether a greeting came that nobody has looked for, which is told once.
+    pub(crate) fn has_news(&self) -> bool {
+        self.news.take()
     }
 
     /// Whether an offer waits, or has an end.

@@ -135,6 +135,8 @@ impl Listener {
             }
         }
         self.inbox.leave_out_gone();
+        // All of them were looked at.
+        self.inbox.has_news();
         Ok(None)
     }
 

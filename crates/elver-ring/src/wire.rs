@@ -203,8 +203,8 @@ impl Wire {
     }
 
     /// For who waits by the session's descriptor ([`Session::arm`]): tells the peer that this end sleeps,
-    /// and how long it may sleep until it looks again. Nothing if a greeting came meanwhile, at a listener's
-    /// end: look for that first. `pause` is kept from one wait to the next, and the rings are looked at
+    /// and how long it may sleep until it looks again. Nothing, once, if a greeting came that was not looked for
+    /// since, at a listener's end: look for that first. `pause` is kept from one wait to the next, and the rings are looked at
     /// behind this, before the wait.
     ///
     /// # Errors
@@ -212,7 +212,8 @@ impl Wire {
     pub fn lie_down(&self, pause: &mut Pause) -> Result<Option<Duration>, Error> {
         let shared = &*self.0;
         // Also of one whose peer is gone: what came by the port is the others'.
-        if shared.look_around()? {
+        shared.look_around()?;
+        if shared.is_greeted() {
             return Ok(None);
         }
         shared.poll()?;
@@ -442,10 +443,9 @@ impl Shared {
         }
     }
 
-    /// Takes in what came beside the VQP: at a listener's end by the port, whether a greeting was among it; at the other
-    /// one what became of wakings.
+    /// Takes in what came beside the VQP: at a listener's end by the port, at the other one what became of wakings.
     #[cold]
-    fn look_around(&self) -> Result<bool, Error> {
+    fn look_around(&self) -> Result<(), Error> {
         match &self.role {
             Role::Accepted { bell, .. } => bell.inbox.drain(),
             Role::Connected { ringer, .. } => {
@@ -458,8 +458,16 @@ impl Shared {
                 {
                     self.ring(nap);
                 }
-                Ok(false)
+                Ok(())
             }
+        }
+    }
+
+    /// Whether a greeting waits that was not looked for.
+    fn is_greeted(&self) -> bool {
+        match &self.role {
+            Role::Accepted { bell, .. } => bell.inbox.has_news(),
+            Role::Connected { .. } => false,
         }
     }
 
@@ -686,7 +694,7 @@ impl Shared {
             Err(elver::Error::TimedOut) => pause.slice = (pause.slice * 2).min(NAP_LONGEST),
             Err(error) => return Err(error.into()),
         }
-        self.look_around().map(drop)
+        self.look_around()
     }
 }
 

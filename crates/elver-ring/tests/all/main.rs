@@ -9,6 +9,7 @@ mod halts;
 mod handshakes;
 mod hostile;
 mod in_parts;
+mod listeners;
 mod lossless;
 mod memory_orders;
 mod policies;
