@@ -101,7 +101,7 @@ impl Inbox {
                 if let Some(count) = self.wakings.borrow().get(&bell) {
                     count.set(count.get() + 1);
                 }
-            } else if self.closed.get() {
+            } else if self.closed.get() && !is_question(bytes) {
                 refuse(&message.source, Refusal::Closed);
             } else {
                 said.push((message.source, bytes.to_vec()));
@@ -125,11 +125,16 @@ impl Inbox {
     fn hear(&self, greeted: Greeted) {
         let Greeted { source, bytes, peer } = &greeted;
         if let Ok(Greeting::Waiting(place)) = Greeting::decode(bytes) {
-            if !self.has_offer((*peer, place)) {
-                self.lost.set(self.lost.get() + 1);
-                refuse(source, Refusal::Lost);
+            if self.has_offer((*peer, place)) {
+                return;
             }
-            return;
+            if !self.closed.get() {
+                self.lost.set(self.lost.get() + 1);
+                return refuse(source, Refusal::Lost);
+            }
+        }
+        if self.closed.get() {
+            return refuse(source, Refusal::Closed);
         }
         if !self.has_room(*peer) {
             self.crowded.set(self.crowded.get() + 1);
@@ -251,6 +256,11 @@ impl Drop for Bell {
         self.inbox.taken.borrow_mut().remove(&self.vqp);
         self.inbox.offers.borrow_mut().remove(&self.offer);
     }
+}
+
+/// Whether it is asked after an offer.
+fn is_question(bytes: &[u8]) -> bool {
+    matches!(Greeting::decode(bytes), Ok(Greeting::Waiting(_)))
 }
 
 /// Sends a greeting. Its completion is the first of its VQP.

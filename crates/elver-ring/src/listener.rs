@@ -247,11 +247,12 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // What came and was not looked at. If the node is gone, so are they.
-        let _ = self.inbox.drain();
+        // Before what came is looked at: nobody is to wait who comes meanwhile.
+        self.inbox.close();
         for source in self.answering.give_up() {
             refuse(&source, Refusal::Closed);
         }
-        self.inbox.close();
+        // If the node is gone, so are they.
+        let _ = self.inbox.drain();
     }
 }

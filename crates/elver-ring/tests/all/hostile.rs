@@ -413,6 +413,49 @@ fn a_peer_may_greet_again_when_its_end_is_gone() {
     );
 }
 
+/// Who asks for an offer is not told that the listener has gone if there is a pair of it, which its answer may not have overtaken:
+/// the pair was given up.
+#[test]
+fn a_pair_that_stands_is_not_refused_for_its_listener_that_has_gone() {
+    let node = TestNode::start(config(105, 1));
+    let session = session_at(&node);
+    let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let port = listener.port();
+    let (tell, told) = mpsc::channel();
+    let at = &node;
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(move || {
+            let (session, node) = (session_at(at), at);
+            let raw = Raw::connect(&session, node.gid, port, 8);
+            told.recv().unwrap();
+            let question = |cells: RemoteAddr, slots| {
+                let mut words = hello(8, cells, slots);
+                words[0] = words[0] ^ 1 << 48 ^ 4 << 48;
+                words[1..9].fill(0);
+                bytes(&words)
+            };
+            let [of_the_pair, of_none] = [(); 2].map(|()| vqp(&session, node.gid, port));
+            let answer = session.alloc(128, ALL).unwrap();
+            of_the_pair.post_recv(&[RecvWr { wr_id: 2, sges: &[answer.sge(0, 128)] }]).unwrap();
+            let (cells, slots) = (raw.cells.remote(0), raw.slots.remote(0));
+            send(&of_the_pair, SendOp::Send, &question(cells, slots));
+            // Answered behind it.
+            let closed = say(&session, &of_none, &question(slots, cells));
+            assert_eq!((closed[0] >> 48, closed[9]), (3, 6), "it is closed");
+            let mut wcs = [Wc::default(); 2];
+            assert_eq!(of_the_pair.poll_cq(&mut wcs).unwrap(), 1);
+            assert_eq!(wcs[0].opcode, WcOpcode::Send, "nothing is answered");
+        });
+        let ends = listener.accept(WAIT).unwrap();
+        drop(listener);
+        tell.send(()).unwrap();
+        while !asks.is_finished() {
+            let _ = ends.sender.carrier().lie_down(&mut Pause::new(None));
+        }
+        asks.join().unwrap();
+    });
+}
+
 /// Of one node no more offers wait than half of what the others leave, and the others' wait beside them: it is told, and
 /// counted, also where it takes no answer.
 #[test]
