@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 use elver::{
-    AccessFlags, Gid, Mr, Payload, RecvWr, SendFlags, SendOp, SendWr, Session, Vqp, VqpOptions,
+    AccessFlags, Gid, Message, Mr, Payload, PostFailed, RecvWr, SendFlags, SendOp, SendWr, Session,
+    Vqp, VqpOptions,
 };
 
 use crate::Error;
@@ -33,6 +34,10 @@ pub(crate) struct Greeted {
 pub(crate) struct Inbox {
     bound: Vqp,
     memory: Mr,
+    /// Receives that are to be posted again, each of which has brought a message.
+    owed: RefCell<Vec<u64>>,
+    /// Greetings whose node is to be asked for: no more than there are receives.
+    said: RefCell<Vec<(Vqp, Vec<u8>)>>,
     waiting: RefCell<VecDeque<Greeted>>,
     /// One came that waits, and was not looked for since.
     news: Cell<bool>,
@@ -64,6 +69,8 @@ impl Inbox {
         let inbox = Inbox {
             bound,
             memory,
+            owed: RefCell::default(),
+            said: RefCell::default(),
             waiting: RefCell::default(),
             news: Cell::default(),
             dropped: Cell::default(),
@@ -82,43 +89,79 @@ impl Inbox {
         Ok((inbox, port))
     }
 
-    fn post(&self, receive: u64) -> Result<(), Error> {
+    fn post(&self, receive: u64) -> Result<(), PostFailed> {
         let sges = [self.memory.sge(receive * u64::from(RECEIVE_BYTES), RECEIVE_BYTES)];
-        Ok(self.bound.post_recv(&[RecvWr { wr_id: receive, sges: &sges }])?)
+        self.bound.post_recv(&[RecvWr { wr_id: receive, sges: &sges }])
+    }
+
+    /// Posts the receives again that messages have filled; one that finds no room stays to be.
+    fn repost(&self) -> Result<(), Error> {
+        loop {
+            let Some(receive) = self.owed.borrow_mut().pop() else { return Ok(()) };
+            if let Err(failed) = self.post(receive) {
+                if failed.posted == 0 {
+                    self.owed.borrow_mut().push(receive);
+                }
+                return Err(failed.into());
+            }
+        }
     }
 
     /// Takes in what came. The node is waited for once at most, whatever came: who looks after rings does this, and whoever
     /// likes to sends here.
+    ///
+    /// # Errors
+    /// What the session says. What has come is taken in then by the next call.
     pub(crate) fn drain(&self) -> Result<(), Error> {
-        let mut said = Vec::new();
-        for message in self.bound.qpop_msgs()? {
+        let mut read = Ok(());
+        for Message { wc, source } in self.bound.qpop_msgs()? {
             let mut bytes = [0; RECEIVE_BYTES as usize];
-            let bytes = &mut bytes[..message.wc.byte_len.min(RECEIVE_BYTES) as usize];
-            self.memory.read(message.wc.wr_id * u64::from(RECEIVE_BYTES), bytes)?;
-            self.post(message.wc.wr_id)?;
-            if let Some(bell) = woken(bytes) {
-                // One that is gone needs none.
-                if let Some(count) = self.wakings.borrow().get(&bell) {
-                    count.set(count.get() + 1);
-                }
-            } else if self.closed.get() && !is_question(bytes) {
-                refuse(&message.source, Refusal::Closed);
-            } else {
-                said.push((message.source, bytes.to_vec()));
+            let bytes = &mut bytes[..wc.byte_len.min(RECEIVE_BYTES) as usize];
+            let taken = self.memory.read(wc.wr_id * u64::from(RECEIVE_BYTES), bytes);
+            self.owed.borrow_mut().push(wc.wr_id);
+            match taken {
+                Ok(()) => self.take(source, bytes),
+                Err(error) => read = Err(error.into()),
             }
         }
+        // A node that has no room for a receive stands still, and is not asked.
+        self.repost()?;
+        self.ask();
+        read
+    }
+
+    /// Asks the node whose the greetings are that came.
+    fn ask(&self) {
+        let said = self.said.take();
         if said.is_empty() {
-            return Ok(());
+            return;
         }
-        // The session is called, so that nothing is borrowed.
         self.asked.set(self.asked.get() + 1);
+        // The session is called, so that nothing is borrowed.
         let infos = self.bound.session().infos(said.iter().map(|(source, _)| source));
         for ((source, bytes), info) in said.into_iter().zip(infos) {
+            if info.is_err() && is_question(&bytes) {
+                // Of whose offer is not known: it asks again.
+                continue;
+            }
             let peer = info.ok().and_then(|info| info.peer);
             let peer = peer.map(|(gid, _)| gid).unwrap_or_default();
             self.hear(Greeted { source, bytes, peer });
         }
-        Ok(())
+    }
+
+    /// Takes in a message: of a greeting it is to be known whose it is, unless nobody accepts any more.
+    fn take(&self, source: Vqp, bytes: &[u8]) {
+        if let Some(bell) = woken(bytes) {
+            // One that is gone needs none.
+            if let Some(count) = self.wakings.borrow().get(&bell) {
+                count.set(count.get() + 1);
+            }
+        } else if self.closed.get() && !is_question(bytes) {
+            refuse(&source, Refusal::Closed);
+        } else {
+            self.said.borrow_mut().push((source, bytes.to_vec()));
+        }
     }
 
     /// Somebody says something: it waits, if it is a greeting.

@@ -1,8 +1,11 @@
-//! What comes to a listener's port, whoever takes it in.
+//! What comes to a listener's port, whoever takes it in; also at a node that stands still.
 
-use crate::common::{TestNode, config, session_at};
-use elver::Session;
-use elver_ring::{Carrier, Connecting, Ends, Listener, ListenerOptions, Options, Pause};
+use std::sync::mpsc;
+
+use crate::common::{PLACE, TestNode, WAIT, config, session_at};
+use elver::node::Node;
+use elver::{Layout, Session, SessionOptions};
+use elver_ring::{Carrier, Connecting, Ends, Error, Listener, ListenerOptions, Options, Pause};
 use elver_testkit::wait_for;
 
 fn offer(session: &Session, listener: &Listener) -> Connecting {
@@ -52,4 +55,61 @@ fn a_greeting_that_a_rings_wait_takes_in_is_looked_for_before_the_next_sleep() {
     // Who does not look for it all the same sleeps.
     assert!(sleeps());
     assert!(listener.try_accept().unwrap().is_some());
+}
+
+/// All that came together was lost behind the first for whose successor there was no room: who had sent it waited for a second,
+/// and then lost the offer.
+#[test]
+fn what_came_to_a_node_that_stands_still_is_answered_when_it_goes_on() {
+    const OFFERS: usize = 60;
+    let (give, given) = mpsc::channel();
+    let (stand, stands) = mpsc::channel::<mpsc::Receiver<()>>();
+    let (said, is_said) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut node = Node::embedded(PLACE.config(104, 1)).unwrap();
+            give.send([(); 2].map(|()| node.connect().unwrap())).unwrap();
+            loop {
+                node.poll();
+                match stands.try_recv() {
+                    Ok(goes_on) => {
+                        said.send(()).unwrap();
+                        let _ = goes_on.recv();
+                    }
+                    Err(mpsc::TryRecvError::Empty) => {}
+                    Err(mpsc::TryRecvError::Disconnected) => break,
+                }
+                std::thread::yield_now();
+            }
+        });
+        let stand = stand;
+        let [socket, other] = given.recv().unwrap();
+        // For half as many receives as there are offers.
+        let layout = Layout { receive_slots: 32, ..Layout::default() };
+        let options = SessionOptions { layout, ..SessionOptions::default() };
+        let session = Session::over(socket, options).unwrap();
+        let others = Session::over(other, SessionOptions::default()).unwrap();
+        let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+        let mut offered: Vec<_> = (0..OFFERS).map(|_| offer(&others, &listener)).collect();
+        wait_for_offers(&mut offered);
+        // Behind all that the node has told of them.
+        session.create_vqp(elver::VqpOptions::default()).unwrap();
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        stand.send(goes_on).unwrap();
+        is_said.recv().unwrap();
+        let full = listener.try_accept().map(drop).unwrap_err();
+        assert!(matches!(full, Error::TimedOut), "{full}");
+        drop(go_on);
+        let ends: Vec<Ends> = (0..OFFERS).map(|_| listener.accept(WAIT).unwrap()).collect();
+        assert_eq!(ends.len(), OFFERS);
+        // As many more come as there are receives.
+        offered.retain_mut(|offer| {
+            wait_for("a pair", || offer.poll().unwrap());
+            false
+        });
+        let mut again: Vec<_> = (0..OFFERS).map(|_| offer(&others, &listener)).collect();
+        wait_for_offers(&mut again);
+        let more: Vec<Ends> = (0..OFFERS).map(|_| listener.accept(WAIT).unwrap()).collect();
+        drop((ends, more, again, offered, listener, others, session));
+    });
 }
