@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::rc::{Rc, Weak};
 use std::task;
+use std::time::Instant;
 
 use elver_portal::{Answer, Command, Completion, First, RefusalCode, Reply, Socket, VqpOptions};
 use elver_verbs::{QpState, Wc};
@@ -473,9 +474,27 @@ impl Inner {
         command: &Command<'_>,
         connects: Option<u32>,
     ) -> Result<u32, Error> {
+        self.ask_within(Wait::patient(), command, connects)
+    }
+
+    /// As [`Inner::ask`], while there is no room for it until a time at most: for who asks much.
+    pub(crate) fn ask_until(
+        &mut self,
+        deadline: Instant,
+        command: &Command<'_>,
+    ) -> Result<u32, Error> {
+        self.ask_within(Wait::until(deadline), command, None)
+    }
+
+    fn ask_within(
+        &mut self,
+        wait: Wait,
+        command: &Command<'_>,
+        connects: Option<u32>,
+    ) -> Result<u32, Error> {
         let request = self.next_request();
         self.awaited.push(Awaited::new(request, connects));
-        let told = self.tell(request, command);
+        let told = self.tell_within(wait, request, command);
         if told.is_err() {
             self.forget(request);
         }
@@ -584,8 +603,16 @@ impl Inner {
     }
 
     fn tell(&mut self, request: u32, command: &Command<'_>) -> Result<(), Error> {
+        self.tell_within(Wait::patient(), request, command)
+    }
+
+    fn tell_within(
+        &mut self,
+        mut wait: Wait,
+        request: u32,
+        command: &Command<'_>,
+    ) -> Result<(), Error> {
         self.check_own()?;
-        let mut wait = Wait::patient();
         while !self.link.command(request, command)? {
             self.make_room(&mut wait)?;
         }

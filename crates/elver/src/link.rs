@@ -421,6 +421,11 @@ impl Wait {
         Wait { looks: 0, began: None, looked: None, deadline, endable: false }
     }
 
+    /// A wait that ends with an error at a time.
+    pub(crate) fn until(deadline: Instant) -> Wait {
+        Wait { deadline: Some(deadline), ..Wait::new(None) }
+    }
+
     /// A wait that wakers and signals end too.
     pub(crate) fn endable(at_most: Option<Duration>) -> Wait {
         Wait { endable: true, ..Wait::new(at_most) }

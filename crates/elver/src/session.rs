@@ -1,13 +1,14 @@
 use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Instant;
 
 use elver_portal::{Command, First, Limits, VqpInfo, VqpOptions, WARM_GIDS_MAX};
 use elver_verbs::{AccessFlags, Gid};
 
 use crate::fork::Origin;
 use crate::inner::{Outcome, UNEXPECTED};
-use crate::link::{Link, Wait};
+use crate::link::{Link, PATIENCE, Wait};
 use crate::mr::Kind;
 use crate::path::Paths;
 use crate::vqp::info;
@@ -189,10 +190,12 @@ impl Session {
         Vqp::create(self, options, Some(cq.0.id))
     }
 
-    /// As [`Vqp::info`] of each of several VQPs of this session, in their order, with one wait for the node for all.
+    /// As [`Vqp::info`] of each of several VQPs of this session, in their order, with one wait for the node for all: of ten
+    /// seconds at most.
     ///
     /// # Errors
-    /// Of each as [`Vqp::info`], and [`Error::Refused`] of one that is gone.
+    /// Of each as [`Vqp::info`], [`Error::Refused`] of one that is gone, and [`Error::TimedOut`] of those that a node has not
+    /// told of by then.
     pub fn infos<'a>(
         &self,
         vqps: impl IntoIterator<Item = &'a Vqp>,
@@ -200,9 +203,16 @@ impl Session {
         // The caller's: it may ask the session itself.
         let vqps: Vec<_> = vqps.into_iter().map(Vqp::id).collect();
         let mut inner = self.inner.borrow_mut();
-        let ask = |vqp| inner.ask(&Command::QueryVqp { vqp }, None);
+        let deadline = Instant::now() + PATIENCE;
+        let ask = |vqp| inner.ask_until(deadline, &Command::QueryVqp { vqp });
         let asked: Vec<_> = vqps.into_iter().map(ask).collect();
-        let mut answer = |request| info(inner.outcome(request, Wait::new(None))?);
+        let mut answer = |request| {
+            let outcome = inner.outcome(request, Wait::until(deadline));
+            if outcome.is_err() {
+                inner.forget(request);
+            }
+            info(outcome?)
+        };
         asked.into_iter().map(|request| answer(request?)).collect()
     }
 
@@ -278,5 +288,35 @@ impl Session {
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("gid", &self.gid()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use elver_verbs::QpState;
+
+    use super::*;
+    use crate::{VqpOptions, silent};
+
+    /// Each question, and each answer, was waited for by itself: without an end, where the node stands still.
+    #[test]
+    fn a_node_that_hangs_is_asked_of_many_vqps_in_one_bound() {
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            let (session, _socket, _node) = silent::session();
+            let options = VqpOptions::default();
+            // More than there is room for in the ring.
+            let vqp = |id| Vqp::inherited(&session, id, QpState::Rts, &options, None);
+            let vqps: Vec<Vqp> = (1..=80).map(vqp).collect();
+            let infos = session.infos(&vqps);
+            let timed_out = |info: &Result<_, _>| matches!(info, Err(Error::TimedOut));
+            assert_eq!((infos.len(), infos.iter().all(timed_out)), (80, true), "{:?}", infos[0]);
+            tell.send(()).unwrap();
+        });
+        // Three times as long.
+        told.recv_timeout(3 * PATIENCE).unwrap();
     }
 }
