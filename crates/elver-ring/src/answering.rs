@@ -1,10 +1,9 @@
 //! Greetings that a listener takes, and whose answer waits until a VQP of the listener's own is connected to who has sent
 //! them ([`crate::ListenerOptions::policy`]).
 
-use std::cell::RefCell;
 use std::time::Duration;
 
-use elver::{Connecting, Gid, Policy, RefusalCode, Session, Vqp, VqpOptions};
+use elver::{Connecting, Gid, Policy, RefusalCode, Session, SessionCell, Vqp, VqpOptions};
 
 use crate::Error;
 use crate::connect::by;
@@ -41,8 +40,7 @@ pub(crate) struct Due {
 }
 
 /// Those that wait.
-#[derive(Default)]
-pub(crate) struct Answering(RefCell<Vec<UnderWay>>);
+pub(crate) struct Answering(SessionCell<Vec<UnderWay>>);
 
 struct UnderWay {
     answer: Answer,
@@ -58,6 +56,10 @@ impl UnderWay {
 }
 
 impl Answering {
+    pub(crate) fn new(session: &Session) -> Answering {
+        Answering(SessionCell::new(session, Vec::new()))
+    }
+
     /// Whether one more may be connected to a node.
     pub(crate) fn has_room(&self, to: Gid) -> bool {
         let under_way = self.0.borrow();
@@ -88,7 +90,9 @@ impl Answering {
     /// The next that can be answered: by a VQP, or with a refusal, which one hears who is still there.
     pub(crate) fn next(&self) -> Result<Option<Due>, Error> {
         let mut ended = None;
-        for (at, one) in self.0.borrow().iter().enumerate() {
+        // One borrow for both: a task that runs when it ends may take the same one.
+        let mut under_way = self.0.borrow_mut();
+        for (at, one) in under_way.iter().enumerate() {
             let connected = match one.asked.poll() {
                 _ if one.is_gone() => Err(Refusal::Unreachable),
                 Ok(None) => continue,
@@ -103,7 +107,7 @@ impl Answering {
             break;
         }
         let Some((at, connected)) = ended else { return Ok(None) };
-        let UnderWay { answer, vqp, .. } = self.0.borrow_mut().remove(at);
+        let UnderWay { answer, vqp, .. } = under_way.remove(at);
         Ok(Some(Due { answer, vqp: connected.map(|()| vqp) }))
     }
 
@@ -126,7 +130,7 @@ impl Answering {
 
     /// Answers none of them: who has sent them.
     pub(crate) fn give_up(&self) -> Vec<Vqp> {
-        let given_up = self.0.take();
+        let given_up = std::mem::take(&mut *self.0.borrow_mut());
         given_up.into_iter().map(|one| one.answer.source).collect()
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use elver::{
     AccessFlags, Gid, Message, Mr, Payload, PostFailed, RecvWr, SendFlags, SendOp, SendWr, Session,
-    Vqp, VqpOptions,
+    SessionCell, Vqp, VqpOptions,
 };
 
 use crate::Error;
@@ -38,6 +38,8 @@ pub(crate) struct Inbox {
     owed: RefCell<Vec<u64>>,
     /// Greetings whose node is to be asked for: no more than there are receives.
     said: RefCell<Vec<(Vqp, Vec<u8>)>>,
+    /// Borrowed while what came is taken in.
+    taking: SessionCell<()>,
     waiting: RefCell<VecDeque<Greeted>>,
     /// One came that waits, and was not looked for since.
     news: Cell<bool>,
@@ -71,6 +73,7 @@ impl Inbox {
             memory,
             owed: RefCell::default(),
             said: RefCell::default(),
+            taking: SessionCell::new(session, ()),
             waiting: RefCell::default(),
             news: Cell::default(),
             dropped: Cell::default(),
@@ -113,6 +116,8 @@ impl Inbox {
     /// # Errors
     /// What the session says. What has come is taken in then by the next call.
     pub(crate) fn drain(&self) -> Result<(), Error> {
+        // A task that is woken may run at once, and come back here: by then all of it waits that came.
+        let _taking = self.taking.borrow();
         let mut read = Ok(());
         for Message { wc, source } in self.bound.qpop_msgs()? {
             let mut bytes = [0; RECEIVE_BYTES as usize];

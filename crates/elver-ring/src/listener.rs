@@ -98,7 +98,7 @@ impl Listener {
         inline_fits(session)?;
         let (inbox, port) = Inbox::bind(session, port)?;
         let (session, inbox) = (session.clone(), Rc::new(inbox));
-        let (answering, shares) = (Answering::default(), Shares::default());
+        let (answering, shares) = (Answering::new(&session), Shares::default());
         Ok(Listener { session, inbox, answering, shares, port, options, counters: Cell::default() })
     }
 

@@ -1,10 +1,15 @@
-//! What comes to a listener's port, whoever takes it in; also at a node that stands still.
+//! What comes to a listener's port, whoever takes it in: the listener, its rings, tasks that are woken at once, at a node that
+//! stands still.
 
-use std::sync::mpsc;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::{Arc, mpsc};
+use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use crate::common::{PLACE, TestNode, WAIT, config, session_at};
 use elver::node::Node;
-use elver::{Layout, Session, SessionOptions};
+use elver::{Layout, Policy, Session, SessionOptions};
 use elver_ring::{Carrier, Connecting, Ends, Error, Listener, ListenerOptions, Options, Pause};
 use elver_testkit::wait_for;
 
@@ -55,6 +60,87 @@ fn a_greeting_that_a_rings_wait_takes_in_is_looked_for_before_the_next_sleep() {
     // Who does not look for it all the same sleeps.
     assert!(sleeps());
     assert!(listener.try_accept().unwrap().is_some());
+}
+
+thread_local! {
+    /// What the waker below runs.
+    static AT_ONCE: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
+}
+
+/// Runs its task when it is woken, on the spot; one that runs already has looked by then.
+struct Inline;
+
+impl Wake for Inline {
+    fn wake(self: Arc<Inline>) {
+        if let Some(mut task) = AT_ONCE.take() {
+            task();
+            AT_ONCE.set(Some(task));
+        }
+    }
+}
+
+/// A task that accepts whenever it is woken: what it has.
+fn accepts_at_once(session: &Session, listener: &Rc<Listener>) -> Rc<RefCell<Vec<Ends>>> {
+    let accepted: Rc<RefCell<Vec<Ends>>> = Rc::default();
+    let waker = Waker::from(Arc::new(Inline));
+    let (woken, its, session) = (waker.clone(), accepted.clone(), session.clone());
+    let listener = listener.clone();
+    AT_ONCE.set(Some(Box::new(move || {
+        let ends = listener.try_accept().unwrap();
+        its.borrow_mut().extend(ends);
+        session.wake_on_news(&woken);
+    })));
+    waker.wake();
+    accepted
+}
+
+/// It was woken when the greeting had been taken, and before it waited: it found none, and slept on.
+#[test]
+fn a_task_that_is_woken_while_a_greeting_is_taken_in_finds_it() {
+    let node = TestNode::start(config(101, 1));
+    let (session, others) = (session_at(&node), session_at(&node));
+    let listener = Rc::new(Listener::bind(&session, 0, ListenerOptions::default()).unwrap());
+    let [ours, _theirs] = pair(&others, &listener);
+    let accepted = accepts_at_once(&session, &listener);
+    let mut offered = [offer(&others, &listener)];
+    wait_for_offers(&mut offered);
+    // What this does first is to take in what came to the port.
+    let mut pause = Pause::new(None);
+    let before = listener.counters().asked;
+    wait_for("the greeting to be taken in", || {
+        ours.sender.carrier().lie_down(&mut pause).unwrap();
+        (listener.counters().asked > before).then_some(())
+    });
+    assert_eq!(accepted.borrow().len(), 1);
+    AT_ONCE.take();
+}
+
+/// It took what was under way from whom it was waited for by, which had it in use.
+#[test]
+fn a_task_that_is_woken_while_a_pair_is_answered_may_accept_it() {
+    let node = TestNode::start(config(102, 1));
+    let (session, others) = (session_at(&node), session_at(&node));
+    let options = ListenerOptions { policy: Policy::Leased, ..ListenerOptions::default() };
+    let listener = Rc::new(Listener::bind(&session, 0, options).unwrap());
+    let accepted = accepts_at_once(&session, &listener);
+    let shortly = Some(Duration::from_millis(1));
+    for _ in 0..20 {
+        let mut connecting = offer(&others, &listener);
+        let pairs = Cell::new(0);
+        let theirs = wait_for("a pair", || {
+            match listener.accept(shortly) {
+                Ok(ends) => accepted.borrow_mut().push(ends),
+                Err(Error::TimedOut) => {}
+                Err(error) => panic!("{error}"),
+            }
+            pairs.set(accepted.borrow().len());
+            connecting.poll().unwrap()
+        });
+        assert_eq!(pairs.get(), 1);
+        // Their end wakes it, too.
+        drop((accepted.take(), theirs));
+    }
+    AT_ONCE.take();
 }
 
 /// All that came together was lost behind the first for whose successor there was no room: who had sent it waited for a second,
