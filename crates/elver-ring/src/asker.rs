@@ -7,8 +7,8 @@
 use std::time::{Duration, Instant};
 
 use elver::{
-    AccessFlags, Completed, ConnectOptions, Connecting, Gid, Mr, RecvWr, Session, Vqp, VqpOptions,
-    Wc, WcOpcode,
+    AccessFlags, Completed, ConnectOptions, Connecting, Gid, Mr, RecvWr, RefusalCode, Session, Vqp,
+    VqpOptions, Wc, WcOpcode,
 };
 
 use crate::Error;
@@ -58,25 +58,29 @@ impl Asker {
     }
 
     /// Asks a listener for an offer when it is time to, and looks for what it says; what that is, if it has said
-    /// something. Whatever ends a question ends nothing else.
+    /// something. What ends a question ends nothing else.
+    ///
+    /// # Errors
+    /// Nobody has the port any more, which it has as long as an end of its pairs: so nobody has the offer.
     pub(crate) fn tend(
         &mut self,
         session: &Session,
         to: (Gid, u16),
         offer: Place,
-    ) -> Option<Greeting> {
+    ) -> Result<Option<Greeting>, Error> {
         if self.at.is_some_and(|at| at <= Instant::now()) {
             self.waited *= 2;
             self.begin();
             self.way = Way::begin(session, to).ok();
         }
-        let way = self.way.as_mut()?;
+        let Some(way) = &mut self.way else { return Ok(None) };
         way.looked = Instant::now();
         match way.look(offer) {
-            Ok(said) => said,
+            Ok(said) => Ok(said),
             Err(_) => {
+                let gone = way.gone();
                 self.way = None;
-                None
+                gone.map_or(Ok(None), Err)
             }
         }
     }
@@ -90,6 +94,14 @@ impl Way {
         vqp.post_recv(&[RecvWr { wr_id: 0, sges: &[answer.sge(0, BELL_BYTES)] }])?;
         let asked = Some(vqp.qconnect_start(gid, port, ConnectOptions::default())?);
         Ok(Way { vqp, answer, asked, looked: Instant::now() })
+    }
+
+    /// That nobody has the port, if that has ended it.
+    fn gone(&self) -> Option<Error> {
+        let failure = self.vqp.failure()?;
+        let is_gone =
+            matches!(failure, elver::Error::Refused { code: RefusalCode::NoSuchPort, .. });
+        is_gone.then(|| failure.into())
     }
 
     fn look(&mut self, offer: Place) -> Result<Option<Greeting>, Error> {

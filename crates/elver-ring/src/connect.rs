@@ -189,7 +189,7 @@ impl Connecting {
     fn ask(&mut self) -> Result<(), Error> {
         // The pair is made once.
         let Some((memory, _)) = &self.memory else { return Ok(()) };
-        match self.asker.tend(self.vqp.session(), self.to, memory.place()) {
+        match self.asker.tend(self.vqp.session(), self.to, memory.place())? {
             Some(Greeting::Refused(reason)) => Err(Error::Refused { reason }),
             _ => Ok(()),
         }

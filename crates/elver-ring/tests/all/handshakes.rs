@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::common::{PLACE, TestNode, WAIT, cluster, config, session_at};
 use elver::tokio::AsyncSession;
 use elver::{
-    AccessFlags, EmbeddedNode, Gid, Payload, Policy, RecvWr, SendFlags, SendOp, SendWr, Session,
-    SessionOptions, VqpOptions,
+    AccessFlags, EmbeddedNode, Gid, Payload, Policy, RecvWr, RefusalCode, SendFlags, SendOp,
+    SendWr, Session, SessionOptions, VqpOptions,
 };
 use elver_ring::{Connecting, Ends, Error, Listener, ListenerOptions, Options, Refusal, connect};
 use elver_testkit::{Launch, PATIENCE, Process, Role, impatient, role, stay, wait_for};
@@ -398,6 +398,39 @@ fn an_answer_that_is_lost_is_asked_for() {
     });
     assert_eq!((listener.counters().accepted, listener.counters().refused), (1, 1));
     wait_for("all to be given back", || (held(&meta) == empty).then_some(()));
+}
+
+/// A listener goes while the host that offers stands still, to which that cannot be told: its node says it once. The port is
+/// nobody's then, by which the question is refused; it was asked for ever.
+#[test]
+fn a_listener_that_went_unheard_is_missed() {
+    let (meta, _other) = PLACE.cluster(103, |config| {
+        impatient(config);
+        // Nobody is given up who stands still.
+        config.pool.keep_alive_ms = 0;
+    });
+    let session = session_at(&meta);
+    let unbound = held(&meta);
+    let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let at = (meta.gid, listener.port());
+    std::thread::scope(|scope| {
+        let host = Host::start(scope, 103, at, 1, |mut offered| {
+            let told = offered.remove(0).wait(WAIT).map(drop).unwrap_err();
+            let Error::Carrier(elver::Error::Refused { code, .. }) = told else { panic!("{told}") };
+            assert_eq!(code, RefusalCode::NoSuchPort);
+        });
+        wait_for_offers(&meta, 1);
+        host.stand();
+        fill_socket(103, 3);
+        let lost = || meta.thread.status().unwrap().core["messages_lost"];
+        let before = lost();
+        drop(listener);
+        wait_for("its end to be told to nobody", || {
+            let accepted = meta.thread.status().unwrap().core["accepted"];
+            (accepted == 0 && held(&meta) == unbound && lost() > before).then_some(())
+        });
+        host.go_on();
+    });
 }
 
 /// Nothing is due before the offer is there, and then its deadline is a second away at most, however often it looks.
