@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::{Poll, ready};
+use std::time::Instant;
 
 use elver::tokio::AsyncSession;
 
@@ -144,9 +145,9 @@ impl Connecting {
             if let Some(ends) = self.poll()? {
                 return Ok(ends);
             }
-            // Also when it is time to ask.
-            let ready = tokio::time::timeout_at(self.due().into(), session.wait_ready());
-            if let Ok(slept) = ready.await {
+            // Also when it is time to ask, by the system's clock: a runtime's may be another (`tokio::time::pause`).
+            let due = self.due().saturating_duration_since(Instant::now());
+            if let Ok(slept) = tokio::time::timeout(due, session.wait_ready()).await {
                 slept?;
             }
             yield_now().await;

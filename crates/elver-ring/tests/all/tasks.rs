@@ -1,10 +1,14 @@
 //! Rings in tasks.
 
+use std::future::poll_fn;
 use std::sync::mpsc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
-use crate::common::{WAIT, both_ways_at, session_at};
+use crate::common::{TestNode, WAIT, both_ways_at, config, session_at};
 use elver::tokio::AsyncSession;
-use elver_ring::{Config, Listener, ListenerOptions, Options, connect};
+use elver_ring::{Config, Connecting, Listener, ListenerOptions, Options, connect};
+use elver_testkit::PATIENCE;
 
 const MESSAGES: u32 = 500;
 
@@ -44,6 +48,30 @@ fn a_task_that_waits_for_an_answer_has_its_question_go_out() {
                 ends.sender.finish(WAIT).unwrap();
             });
         });
+    });
+}
+
+/// When it was to look next was a time of the system's clock, which was past for a runtime that is ahead of that: it looked
+/// without a pause then, and for no other task's sleep any time went by.
+#[test]
+fn a_task_that_connects_lets_a_paused_clock_go_on() {
+    let node = TestNode::start(config(106, 1));
+    let session = session_at(&node);
+    let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().start_paused(true).build().unwrap().block_on(async {
+        let others = AsyncSession::new(session_at(&node)).unwrap();
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        let (gid, port, options) = (node.gid, listener.port(), Options::default());
+        let connecting = Connecting::start(others.session(), gid, port, options).unwrap();
+        let began = Instant::now();
+        let late =
+            poll_fn(|_| if began.elapsed() > PATIENCE { Poll::Ready(()) } else { Poll::Pending });
+        tokio::select! {
+            pair = connecting.wait_async(&others) => panic!("nobody answers: {pair:?}"),
+            () = late => panic!("no time goes by"),
+            () = tokio::time::sleep(Duration::from_secs(30)) => {}
+        }
     });
 }
 
