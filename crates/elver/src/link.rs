@@ -563,25 +563,6 @@ mod tests {
     use elver_portal::Listener;
 
     use super::*;
-    use crate::silent;
-
-    /// The flag by which it asked to be woken was taken down before the message went: it heard of nothing then until it looked
-    /// by itself.
-    #[test]
-    fn a_node_that_could_not_be_woken_is_woken_by_the_next_command() {
-        let (session, node, end) = silent::session();
-        assert!(end.sleep());
-        // A socket that takes no message, though nobody has closed.
-        let (connected, cut) = (unconnected().unwrap(), unconnected().unwrap());
-        connected.leave(&session.socket).unwrap();
-        session.socket.leave(&cut).unwrap();
-        let command = || session.inner.borrow_mut().tell_only(&Command::QueryVqp { vqp: 1 });
-        let failed = command();
-        assert!(matches!(failed, Err(Error::System { call: "waking the node", .. })), "{failed:?}");
-        session.socket.leave(&connected).unwrap();
-        command().unwrap();
-        assert!(matches!(receive(&node), Ok(Received::Message(Message::Wake, None))));
-    }
 
     /// Root's tools once left `/run/elver` for root alone: users' own daemons were not found behind it.
     #[test]

@@ -296,10 +296,30 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
+    use elver_portal::Message::Wake;
+    use elver_portal::{Received, Socket};
     use elver_verbs::QpState;
 
     use super::*;
     use crate::{VqpOptions, silent};
+
+    /// The flag by which it asked to be woken was taken down before the message went: it heard of nothing then until it looked
+    /// by itself.
+    #[test]
+    fn a_node_that_could_not_be_woken_is_woken_by_the_next_command() {
+        let (session, node, end) = silent::session();
+        assert!(end.sleep());
+        // A socket that takes no message, though nobody has closed.
+        let (connected, cut) = (Socket::unconnected().unwrap(), Socket::unconnected().unwrap());
+        connected.leave(&session.socket).unwrap();
+        session.socket.leave(&cut).unwrap();
+        let command = || session.inner.borrow_mut().tell_only(&Command::QueryVqp { vqp: 1 });
+        let failed = command();
+        assert!(matches!(failed, Err(Error::System { call: "waking the node", .. })), "{failed:?}");
+        session.socket.leave(&connected).unwrap();
+        command().unwrap();
+        assert!(matches!(node.receive(true), Ok(Received::Message(Wake, None))));
+    }
 
     /// Each question, and each answer, was waited for by itself: without an end, where the node stands still.
     #[test]
