@@ -5,7 +5,8 @@ use elver_verbs::{
     Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, WrLimits,
 };
 
-use super::{Entry, Inner, next};
+use super::asking::next;
+use super::{Entry, Inner};
 use crate::direct::{self, Tried};
 use crate::link::Wait;
 use crate::regions::Regions;

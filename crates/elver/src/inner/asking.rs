@@ -1,0 +1,181 @@
+//! Commands to the node, and who asks for their answers.
+
+use std::time::Instant;
+
+use elver_portal::{Command, First, VqpOptions};
+
+use super::Inner;
+use super::awaited::{Awaited, Outcome};
+use crate::Error;
+use crate::arena::Piece;
+use crate::link::Wait;
+
+impl Inner {
+    /// Gives a command whose answer will be asked for; returns its request.
+    pub(crate) fn ask(
+        &mut self,
+        command: &Command<'_>,
+        connects: Option<u32>,
+    ) -> Result<u32, Error> {
+        self.ask_within(Wait::patient(), command, connects)
+    }
+
+    /// As [`Inner::ask`], while there is no room for it until a time at most: for who asks much.
+    pub(crate) fn ask_until(
+        &mut self,
+        deadline: Instant,
+        command: &Command<'_>,
+    ) -> Result<u32, Error> {
+        self.ask_within(Wait::until(deadline), command, None)
+    }
+
+    fn ask_within(
+        &mut self,
+        wait: Wait,
+        command: &Command<'_>,
+        connects: Option<u32>,
+    ) -> Result<u32, Error> {
+        let request = self.next_request();
+        self.awaited.push(Awaited::new(request, connects));
+        let told = self.tell_within(wait, request, command);
+        if told.is_err() {
+            self.forget(request);
+        }
+        told.map(|()| request)
+    }
+
+    /// Asks for a VQP to be connected; returns the request.
+    pub(crate) fn ask_connect(
+        &mut self,
+        vqp: u32,
+        is_own_node: bool,
+        command: &Command<'_>,
+    ) -> Result<u32, Error> {
+        let request = self.ask(command, Some(vqp))?;
+        let before = self.vqps.get_mut(&vqp).map(|entry| entry.begin_connect(is_own_node));
+        if let Some(awaited) = self.awaited.iter_mut().find(|awaited| awaited.request == request) {
+            awaited.before = before;
+        }
+        Ok(request)
+    }
+
+    /// The greeting asked for a VQP and its connect, whose ends will be asked for.
+    pub(crate) fn expect_first(&mut self, options: VqpOptions) {
+        let create = Awaited { creates: Some(options), ..Awaited::new(First::CREATE, None) };
+        self.awaited.extend([create, Awaited::new(First::CONNECT, None)]);
+        self.last_request = First::CONNECT;
+    }
+
+    /// Gives a command whose answer nobody asks for.
+    pub(crate) fn tell_only(&mut self, command: &Command<'_>) -> Result<(), Error> {
+        let request = self.next_request();
+        self.tell(request, command)
+    }
+
+    /// Deregisters a region, of which a piece of the arena may become free. Returns the request; its
+    /// answer will be asked for if `awaited`.
+    pub(crate) fn deregister(
+        &mut self,
+        lkey: u32,
+        piece: Option<Piece>,
+        awaited: bool,
+    ) -> Result<u32, Error> {
+        let request = self.next_request();
+        if awaited {
+            self.awaited.push(Awaited::new(request, None));
+        }
+        self.regions.remove(lkey);
+        let told = self.tell(request, &Command::DeregisterMr { lkey });
+        match told {
+            Ok(()) => self.leaving.extend(piece.map(|piece| (request, piece))),
+            Err(_) => self.forget(request),
+        }
+        told.map(|()| request)
+    }
+
+    /// Gives a command and waits for the answer.
+    pub(crate) fn call(&mut self, command: &Command<'_>) -> Result<Outcome, Error> {
+        let request = self.ask(command, None)?;
+        self.outcome(request, Wait::new(None))
+    }
+
+    /// Waits for an answer.
+    pub(crate) fn outcome(&mut self, request: u32, wait: Wait) -> Result<Outcome, Error> {
+        self.wait(wait, |inner| inner.take(request))?
+    }
+
+    /// Takes an answer, if it is there.
+    pub(crate) fn take(&mut self, request: u32) -> Option<Result<Outcome, Error>> {
+        let at = self.awaited.iter().position(|awaited| awaited.request == request)?;
+        self.awaited[at].outcome.as_ref()?;
+        self.awaited.swap_remove(at).outcome.map(Outcome::into_result)
+    }
+
+    /// How a connect ended, if it has; as often as it is asked.
+    pub(crate) fn ended(&mut self, request: u32) -> Option<Result<Outcome, Error>> {
+        let awaited = self.awaited.iter_mut().find(|awaited| awaited.request == request)?;
+        let outcome = awaited.outcome.clone()?;
+        awaited.told = true;
+        Some(outcome.into_result())
+    }
+
+    /// Nobody asks for a connect any more: it goes on, and its VQP is connected by it.
+    pub(crate) fn abandon(&mut self, request: u32) {
+        let Some(at) = self.awaited.iter().position(|awaited| awaited.request == request) else {
+            return;
+        };
+        if self.awaited[at].outcome.is_some() {
+            self.awaited.swap_remove(at);
+        } else {
+            self.awaited[at].abandoned = true;
+        }
+    }
+
+    /// A VQP has gone: what it waited for concerns nobody.
+    pub(crate) fn forget_connects(&mut self, vqp: u32) {
+        self.awaited.retain(|awaited| !awaited.abandoned || awaited.connects != Some(vqp));
+    }
+
+    /// Asks for an answer no more.
+    pub(crate) fn forget(&mut self, request: u32) {
+        self.awaited.retain(|awaited| awaited.request != request);
+    }
+
+    fn next_request(&mut self) -> u32 {
+        next(&mut self.last_request)
+    }
+
+    fn tell(&mut self, request: u32, command: &Command<'_>) -> Result<(), Error> {
+        self.tell_within(Wait::patient(), request, command)
+    }
+
+    fn tell_within(
+        &mut self,
+        mut wait: Wait,
+        request: u32,
+        command: &Command<'_>,
+    ) -> Result<(), Error> {
+        self.check_own()?;
+        while !self.link.command(request, command)? {
+            self.make_room(&mut wait)?;
+        }
+        self.link.ring()
+    }
+
+    /// Waits a little for the node to take something out of a full ring. What it tells meanwhile is
+    /// taken, so that the two never wait for each other.
+    #[cold]
+    pub(super) fn make_room(&mut self, wait: &mut Wait) -> Result<(), Error> {
+        self.link.ring()?;
+        if !self.poll()? && self.link.rest(wait)? {
+            self.rouse();
+        }
+        Ok(())
+    }
+}
+
+/// The number of the next request.
+pub(super) fn next(last: &mut u32) -> u32 {
+    *last = last.wrapping_add(1);
+    *last
+}

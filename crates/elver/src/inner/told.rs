@@ -1,0 +1,226 @@
+//! What the node tells is taken in, and waited for.
+
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+
+use elver_portal::{Answer, Completion, First, RefusalCode, Reply, VqpOptions};
+use elver_verbs::QpState;
+use rustc_hash::FxHashMap;
+
+use super::awaited::{Awaited, Outcome};
+use super::{Entry, Inner, Of, Queue};
+use crate::Error;
+use crate::arena::{Arena, Piece};
+use crate::link::Wait;
+
+impl Inner {
+    /// Takes all that the node told; whether there was something.
+    #[inline]
+    pub(crate) fn poll(&mut self) -> Result<bool, Error> {
+        self.check_own()?;
+        let mut any = self.tell_done();
+        while let Some(reply) = self.link.next()? {
+            any = true;
+            match reply {
+                Reply::Completion(completion) => {
+                    complete(&mut self.vqps, &mut self.cqs, &mut self.ready, &completion);
+                }
+                Reply::Answer { request, answer } if self.direct.hears(request, &answer) => {}
+                Reply::Answer { request, answer } => {
+                    answered(&mut self.awaited, &mut self.vqps, request, &answer);
+                    if !self.leaving.is_empty() {
+                        left(&mut self.leaving, &mut self.arena, request, &answer);
+                    }
+                }
+                // Until the node has answered, it tells of what the VQP was connected to before.
+                Reply::VqpFailed { vqp, cause } if connects(&self.awaited, vqp) => {
+                    let failure = (cause.code, cause.text.to_string());
+                    failed_before(&mut self.awaited, vqp, failure);
+                }
+                Reply::VqpFailed { vqp, cause } => {
+                    let failure = (cause.code, cause.text.to_string());
+                    self.failed(vqp, failure);
+                }
+            }
+        }
+        if self.direct.was_told() {
+            self.take_ways();
+        }
+        if any | self.link.took_waking() {
+            self.rouse();
+        }
+        Ok(any)
+    }
+
+    /// Tells of the WRs that this process has done itself; whether there were any.
+    #[inline]
+    pub(crate) fn tell_done(&mut self) -> bool {
+        let any = !self.direct.done.is_empty();
+        while let Some((vqp, wc)) = self.direct.done.pop_front() {
+            let completion = Completion { vqp, source: None, wc };
+            complete(&mut self.vqps, &mut self.cqs, &mut self.ready, &completion);
+        }
+        any
+    }
+
+    /// Takes in what the node said of what this process may reach itself.
+    #[cold]
+    fn take_ways(&mut self) {
+        let link = &mut self.link;
+        if let Some((vqp, way)) = self.direct.take_in(|request| link.file(request).ok())
+            && let Some(entry) = self.vqps.get_mut(&vqp)
+        {
+            entry.way = way;
+        }
+    }
+
+    /// The node tells that a VQP has failed.
+    #[cold]
+    fn failed(&mut self, vqp: u32, failure: (RefusalCode, String)) {
+        if !self.vqps.contains_key(&vqp) && self.vqps.values().any(|entry| entry.names(vqp)) {
+            // Whoever takes the message that names it is to hear of it.
+            let nobody = Entry::new(Weak::new(), QpState::Err, &VqpOptions::default());
+            self.vqps.insert(vqp, nobody);
+        }
+        let Some(entry) = self.vqps.get_mut(&vqp) else { return };
+        (entry.state, entry.failure, entry.failure_told) = (QpState::Err, Some(failure), false);
+        entry.list(vqp, &mut self.ready);
+        self.let_go(vqp);
+    }
+
+    /// A VQP back to a sender has failed: nobody needs it whom its user does not hold.
+    #[cold]
+    fn let_go(&mut self, vqp: u32) {
+        let mut is_let_go = false;
+        for entry in self.vqps.values_mut() {
+            let at = entry.accepted.iter().position(|handle| handle.id == vqp);
+            let unused = at.filter(|at| Rc::strong_count(&entry.accepted[*at]) == 1);
+            if let Some(handle) = unused.and_then(|at| entry.accepted.remove(at)) {
+                self.released.push(handle);
+                is_let_go = true;
+            }
+        }
+        if is_let_go && let Some(entry) = self.vqps.get_mut(&vqp) {
+            // It is there until this call is over, and what is told of it is for nobody.
+            (entry.is_kept, entry.failure_told) = (false, true);
+            entry.completions.clear();
+        }
+    }
+
+    /// Polls until `done` says so.
+    #[inline]
+    pub(crate) fn wait<R>(
+        &mut self,
+        mut wait: Wait,
+        mut done: impl FnMut(&mut Inner) -> Option<R>,
+    ) -> Result<R, Error> {
+        loop {
+            self.poll()?;
+            if let Some(result) = done(self) {
+                return Ok(result);
+            }
+            let slept = self.link.rest(&mut wait);
+            if !matches!(slept, Ok(false)) {
+                // The way by which the node wakes was used by this one.
+                self.rouse();
+            }
+            slept?;
+        }
+    }
+}
+
+#[inline]
+fn complete(
+    vqps: &mut FxHashMap<u32, Entry>,
+    cqs: &mut FxHashMap<u32, Queue>,
+    ready: &mut VecDeque<Of>,
+    completion: &Completion,
+) {
+    // A VQP that was destroyed meanwhile has no entry: nobody waits for this.
+    let Some(entry) = vqps.get_mut(&completion.vqp) else { return };
+    entry.complete(&completion.wc);
+    match (completion.source, entry.cq) {
+        (Some(source), _) => entry.messages.push_back((completion.wc, source)),
+        (None, None) if entry.is_unheld() => return,
+        (None, None) => entry.completions.push_back(completion.wc),
+        (None, Some(cq)) => {
+            // One that is gone is missed by nobody.
+            if cqs.get_mut(&cq).is_some_and(|queue| queue.push(completion.wc)) {
+                ready.push_back(Of::Cq(cq));
+            }
+            return;
+        }
+    }
+    entry.list(completion.vqp, ready);
+}
+
+/// Frees the piece of a region that nobody can touch any more. One whose deregistration is refused
+/// stays in use.
+#[cold]
+fn left(leaving: &mut Vec<(u32, Piece)>, arena: &mut Arena, request: u32, answer: &Answer<'_>) {
+    let Some(at) = leaving.iter().position(|(of, _)| *of == request) else { return };
+    let (_, piece) = leaving.swap_remove(at);
+    if matches!(answer, Answer::Done) {
+        arena.give_back(piece);
+    }
+}
+
+/// Whether the node has not answered a connect of a VQP's.
+fn connects(awaited: &[Awaited], vqp: u32) -> bool {
+    awaited.iter().any(|awaited| awaited.connects == Some(vqp) && awaited.outcome.is_none())
+}
+
+/// A VQP failed before the node took up that it be connected anew: the failure stands if it does not.
+#[cold]
+fn failed_before(awaited: &mut [Awaited], vqp: u32, failure: (RefusalCode, String)) {
+    let asked = awaited.iter_mut().filter(|awaited| awaited.connects == Some(vqp));
+    for before in asked.filter_map(|awaited| awaited.before.as_mut()) {
+        before.state = QpState::Err;
+        before.failure = Some(failure.clone());
+        before.failure_told = false;
+    }
+}
+
+fn answered(
+    awaited: &mut Vec<Awaited>,
+    vqps: &mut FxHashMap<u32, Entry>,
+    request: u32,
+    answer: &Answer<'_>,
+) {
+    let Some(at) = awaited.iter().position(|awaited| awaited.request == request) else {
+        return;
+    };
+    let Awaited { connects, creates, .. } = awaited[at];
+    let outcome = match *answer {
+        Answer::Done => Outcome::Done,
+        Answer::Vqp(vqp) => Outcome::Vqp(vqp),
+        Answer::Port(port) => Outcome::Port(port),
+        Answer::Connected(via) => Outcome::Connected(via),
+        Answer::Warmed { ready, failed } => Outcome::Warmed { ready, failed },
+        Answer::Mr { lkey, rkey, file_bytes } => Outcome::Mr { lkey, rkey, file_bytes },
+        Answer::Info(info) => Outcome::Info(info),
+        Answer::Prepared { set, file_bytes } => Outcome::Prepared { set, file_bytes },
+        // An answer to no command that is waited for.
+        Answer::Reached(_) => return,
+        Answer::Refused(refusal) => {
+            Outcome::Refused { code: refusal.code, text: refusal.text.to_string() }
+        }
+    };
+    let before = awaited[at].before.take();
+    if let Some(entry) = connects.and_then(|vqp| vqps.get_mut(&vqp)) {
+        entry.end_connect(&outcome, before);
+    }
+    if awaited[at].abandoned {
+        awaited.swap_remove(at);
+    } else {
+        awaited[at].outcome = Some(outcome);
+    }
+    if let (&Answer::Vqp(vqp), Some(options)) = (answer, creates) {
+        // What is told of it next may come before anybody has looked.
+        vqps.insert(vqp, Entry::new(Weak::new(), QpState::Init, &options));
+        let connect = awaited.iter_mut().find(|awaited| awaited.request == First::CONNECT);
+        if let Some(connect) = connect {
+            connect.connects = Some(vqp);
+        }
+    }
+}
