@@ -15,7 +15,8 @@ use crate::greeting::{Greeting, Nonsense, Place, VERSION};
 use crate::inbox::greet;
 use crate::protocol::Config;
 use crate::ringer::Ringer;
-use crate::wire::{BELL_BYTES, BELLS, Parts, Role, SENDS_MAX, post_bell};
+use crate::wire::progress::post_bell;
+use crate::wire::{BELL_BYTES, BELLS, Parts, Role, SENDS_MAX};
 
 /// How an end is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
