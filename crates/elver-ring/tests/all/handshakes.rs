@@ -404,7 +404,7 @@ fn an_answer_that_is_lost_is_asked_for() {
 /// nobody's then, by which the question is refused; it was asked for ever.
 #[test]
 fn a_listener_that_went_unheard_is_missed() {
-    let (meta, _other) = PLACE.cluster(103, |config| {
+    let (meta, _other) = PLACE.cluster(109, |config| {
         impatient(config);
         // Nobody is given up who stands still.
         config.pool.keep_alive_ms = 0;
@@ -414,14 +414,14 @@ fn a_listener_that_went_unheard_is_missed() {
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let at = (meta.gid, listener.port());
     std::thread::scope(|scope| {
-        let host = Host::start(scope, 103, at, 1, |mut offered| {
+        let host = Host::start(scope, 109, at, 1, |mut offered| {
             let told = offered.remove(0).wait(WAIT).map(drop).unwrap_err();
             let Error::Carrier(elver::Error::Refused { code, .. }) = told else { panic!("{told}") };
             assert_eq!(code, RefusalCode::NoSuchPort);
         });
         wait_for_offers(&meta, 1);
         host.stand();
-        fill_socket(103, 3);
+        fill_socket(109, 3);
         let lost = || meta.thread.status().unwrap().core["messages_lost"];
         let before = lost();
         drop(listener);

@@ -417,7 +417,7 @@ fn a_peer_may_greet_again_when_its_end_is_gone() {
 /// the pair was given up.
 #[test]
 fn a_pair_that_stands_is_not_refused_for_its_listener_that_has_gone() {
-    let node = TestNode::start(config(105, 1));
+    let node = TestNode::start(config(117, 1));
     let session = session_at(&node);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let port = listener.port();

@@ -97,7 +97,7 @@ fn accepts_at_once(session: &Session, listener: &Rc<Listener>) -> Rc<RefCell<Vec
 /// It was woken when the greeting had been taken, and before it waited: it found none, and slept on.
 #[test]
 fn a_task_that_is_woken_while_a_greeting_is_taken_in_finds_it() {
-    let node = TestNode::start(config(101, 1));
+    let node = TestNode::start(config(107, 1));
     let (session, others) = (session_at(&node), session_at(&node));
     let listener = Rc::new(Listener::bind(&session, 0, ListenerOptions::default()).unwrap());
     let [ours, _theirs] = pair(&others, &listener);
@@ -118,7 +118,7 @@ fn a_task_that_is_woken_while_a_greeting_is_taken_in_finds_it() {
 /// It took what was under way from whom it was waited for by, which had it in use.
 #[test]
 fn a_task_that_is_woken_while_a_pair_is_answered_may_accept_it() {
-    let node = TestNode::start(config(102, 1));
+    let node = TestNode::start(config(108, 1));
     let (session, others) = (session_at(&node), session_at(&node));
     let options = ListenerOptions { policy: Policy::Leased, ..ListenerOptions::default() };
     let listener = Rc::new(Listener::bind(&session, 0, options).unwrap());
@@ -153,7 +153,7 @@ fn what_came_to_a_node_that_stands_still_is_answered_when_it_goes_on() {
     let (said, is_said) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let mut node = Node::embedded(PLACE.config(104, 1)).unwrap();
+            let mut node = Node::embedded(PLACE.config(114, 1)).unwrap();
             give.send([(); 2].map(|()| node.connect().unwrap())).unwrap();
             loop {
                 node.poll();

@@ -55,7 +55,7 @@ fn a_task_that_waits_for_an_answer_has_its_question_go_out() {
 /// without a pause then, and for no other task's sleep any time went by.
 #[test]
 fn a_task_that_connects_lets_a_paused_clock_go_on() {
-    let node = TestNode::start(config(106, 1));
+    let node = TestNode::start(config(118, 1));
     let session = session_at(&node);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
