@@ -366,18 +366,22 @@ fn a_stream_that_is_aborted_is_reset_behind_what_was_written() {
 #[test]
 fn who_writes_hears_that_nobody_reads() {
     both_ways_at(7, false, |node| {
+        let (done, is_done) = mpsc::channel::<()>();
         pair(
             (node, node),
             SMALL,
-            |_listener, mut stream| {
+            move |_listener, mut stream| {
                 stream.read_exact(&mut [0; 1]).unwrap();
                 stream.shutdown(Shutdown::Read).unwrap();
                 assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0);
                 // The other direction is there.
                 stream.write_all(b"enough").unwrap();
                 stream.finish(WAIT).unwrap();
+                // Whose peer is gone is told so, whatever it does.
+                let _ = is_done.recv();
             },
-            |_session, mut stream| {
+            move |_session, mut stream| {
+                let _done = done;
                 let refused = loop {
                     if let Err(error) = stream.write(&[7; 1_000]) {
                         break error;
