@@ -134,11 +134,11 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
         let heirs = heirs.map(|(name, count)| format!("{name} {count}"));
         text.line(&format!("sessions for children  {}", heirs.join("  ")));
     }
-    let refused = status.engine.get("leases_refused").copied().unwrap_or_default();
-    if refused > 0 {
-        text.line(&format!(
-            "connects that found no room for a leased queue pair  {refused}; transfer.leased_wrs_max bounds them"
-        ));
+    for (counter, what) in LEASES_REFUSED {
+        let refused = status.engine.get(counter).copied().unwrap_or_default();
+        if refused > 0 {
+            text.line(&what.replace("{}", &refused.to_string()));
+        }
     }
     let sessions = status.sessions.iter().map(|one| {
         let state = if one.active { "active" } else { "asleep" };
@@ -164,10 +164,21 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
         let space = (one.space > 0).then(|| one.space.to_string());
         let numbers = [one.sessions.into(), one.vqps.into(), one.ports.into(), one.mrs.into()];
         let [sessions, vqps, ports, mrs] = numbers.map(|number: u64| number.to_string());
-        let (kilobytes, wrs) = ((one.bytes / 1024).to_string(), one.wrs.to_string());
-        [one.uid.to_string(), dash(space), sessions, vqps, ports, mrs, kilobytes, wrs]
+        let numbers = [one.bytes / 1024, one.leased_wrs.into(), one.wrs];
+        let [kilobytes, leased, wrs] = numbers.map(|number| number.to_string());
+        [one.uid.to_string(), dash(space), sessions, vqps, ports, mrs, kilobytes, leased, wrs]
     });
-    let heads = ["ACCOUNT", "NAMESPACE", "SESSIONS", "VQPS", "PORTS", "MRS", "MEMORY KB", "WRS"];
+    let heads = [
+        "ACCOUNT",
+        "NAMESPACE",
+        "SESSIONS",
+        "VQPS",
+        "PORTS",
+        "MRS",
+        "MEMORY KB",
+        "LEASED WRS",
+        "WRS",
+    ];
     text.table(heads, accounts, 1);
     let vqps = status.vqps.iter().map(|one| {
         let peer = one.peer.map(|peer| match one.port {
@@ -239,6 +250,18 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
     text.text
 }
 
+/// Connects that were refused a leased queue pair, by what for.
+const LEASES_REFUSED: [(&str, &str); 2] = [
+    (
+        "leases_refused",
+        "connects that found no room for a leased queue pair  {}; transfer.leased_wrs_max bounds them",
+    ),
+    (
+        "leases_refused_user",
+        "connects whose account has its share of leased queue pairs  {}; quota.leased_wrs bounds it",
+    ),
+];
+
 type Counters = (&'static str, fn(&Status) -> &BTreeMap<String, u64>);
 const COUNTERS: [Counters; 4] = [
     ("CORE", |status| &status.core),
@@ -288,8 +311,10 @@ mod tests {
         let mut status = Status::default();
         assert!(!page(&status, None, 10).contains("leased"));
         status.engine.insert("leases_refused".into(), 3);
+        status.engine.insert("leases_refused_user".into(), 5);
         let said = page(&status, None, 10);
         assert!(said.contains("no room for a leased queue pair  3;"), "{said}");
+        assert!(said.contains("its share of leased queue pairs  5; quota.leased_wrs"), "{said}");
     }
 
     /// As programs do, which ask one after the other.

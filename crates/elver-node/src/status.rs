@@ -156,6 +156,9 @@ pub struct UserStatus {
     pub mrs: u32,
     /// Bytes of these that the node allocated.
     pub bytes: u64,
+    /// Send WRs of its leased queue pairs.
+    #[serde(default)]
+    pub leased_wrs: u32,
     /// WRs that were taken from its sessions.
     #[serde(default)]
     pub wrs: u64,

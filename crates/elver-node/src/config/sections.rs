@@ -68,6 +68,8 @@ pub struct QuotaConfig {
     pub mrs: u32,
     /// Bytes that the node allocates for a user.
     pub bytes: u64,
+    /// Send WRs of a user's leased queue pairs.
+    pub leased_wrs: u32,
     /// VQPs of a session.
     pub session_vqps: u32,
     /// VQPs that senders of one node make a session hold.
@@ -284,6 +286,7 @@ impl Default for QuotaConfig {
             ports: 4_096,
             mrs: 4_096,
             bytes: 8 << 30,
+            leased_wrs: 1 << 16,
             session_vqps: 4_096,
             session_accepts_per_peer: 1_024,
             session_mrs: 1_024,

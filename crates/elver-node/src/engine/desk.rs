@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use elver_core::{Core, VqpId};
-use elver_portal::{ARENA_BYTES, Answer, Command, Message, Peer, RefusalCode, Socket, Violation};
+use elver_portal::{
+    ARENA_BYTES, Answer, Command, ConnectOptions, Message, Peer, RefusalCode, Socket, Violation,
+};
 use elver_soft::{Copier, ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Gid, Time};
 use rustix::process::{Pid, getpid};
@@ -13,6 +15,7 @@ use rustix::process::{Pid, getpid};
 use super::account::{Account, Customer};
 use super::heirs::Parent;
 use super::held::Held;
+use super::leases;
 use super::looks::{Look, Looks};
 use super::maker::Maker;
 use super::orders::{Order, Piece};
@@ -103,14 +106,14 @@ impl<'a> Desk<'a> {
             let text = format!("{PENDING_MAX} commands wait for their answer already");
             return Err(Refused::new(RefusalCode::Busy, text));
         }
-        let token = u64::from(request);
         match command {
             Command::CreateVqp(options) => self.create_vqp(options),
             Command::DestroyVqp { vqp } => {
                 self.tools.core.vqp_destroy(client, VqpId(vqp), now)?;
-                if self.open.vqps.remove(&vqp) {
+                if self.open.vqps.remove(&vqp).is_some() {
                     self.quotas.give_back(self.who.account, Usage::VQP);
                 }
+                self.quotas.give_back(self.who.account, self.open.leases.end(vqp));
                 if self.open.bound.remove(&vqp) {
                     self.quotas.give_back(self.who.account, Usage::PORT);
                 }
@@ -119,10 +122,7 @@ impl<'a> Desk<'a> {
             }
             Command::Bind { vqp, port } => self.bind(vqp, port),
             Command::Connect { vqp, gid, port, options } => {
-                self.open.goes_direct_no_more(vqp);
-                let via =
-                    self.tools.core.qconnect(client, VqpId(vqp), gid, port, options, token, now)?;
-                Ok(via.map(Answer::Connected))
+                self.connect(request, vqp, (gid, port), options)
             }
             Command::Warm { gids } => self.warm(gids, request),
             Command::AllocMr { len, addr, access, huge } => {
@@ -161,11 +161,51 @@ impl<'a> Desk<'a> {
         self.quotas.take(self.who.account, Usage::VQP)?;
         match self.tools.core.vqp_create(self.open.client, translate::vqp_init(options, class)) {
             Ok(VqpId(vqp)) => {
-                self.open.vqps.insert(vqp);
+                self.open.vqps.insert(vqp, options.max_send_wr);
                 Ok(Some(Answer::Vqp(vqp)))
             }
             Err(error) => {
                 self.quotas.give_back(self.who.account, Usage::VQP);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// A leased queue pair counts in place of what the VQP had, from now on.
+    fn connect(
+        &mut self,
+        request: u32,
+        vqp: u32,
+        (gid, port): (Gid, u16),
+        options: ConnectOptions,
+    ) -> Outcome {
+        self.open.goes_direct_no_more(vqp);
+        let (client, now, account) = (self.open.client, self.now, self.who.account);
+        let had = self.open.leases.of(vqp);
+        let wants = leases::asks(&options).then(|| {
+            let max_send_wr = self.open.vqps.get(&vqp).copied().unwrap_or(u32::MAX);
+            leases::wrs(max_send_wr, self.tools.core.config().sq_depth)
+        });
+        let more = wants.map_or(Usage::NONE, Usage::leased);
+        self.quotas.give_back(account, had);
+        if let Err(refused) = self.quotas.take(account, more) {
+            self.quotas.count(account, had);
+            return Err(refused);
+        }
+        let connect = wants.map(|_| self.open.leases.next());
+        // What the process chooses for its request may come twice.
+        let token = u64::from(connect.unwrap_or(0)) << 32 | u64::from(request);
+        match self.tools.core.qconnect(client, VqpId(vqp), gid, port, options, token, now) {
+            Ok(via) => {
+                self.open.leases.end(vqp);
+                if let (Some(wrs), Some(connect)) = (wants, connect) {
+                    self.open.leases.begin(vqp, wrs, connect);
+                }
+                Ok(via.map(Answer::Connected))
+            }
+            Err(error) => {
+                self.quotas.give_back(account, more);
+                self.quotas.count(account, had);
                 Err(error.into())
             }
         }

@@ -19,6 +19,7 @@ mod gate;
 mod greet;
 mod heirs;
 mod held;
+mod leases;
 mod looks;
 mod maker;
 mod membership;
@@ -196,6 +197,7 @@ impl Engine {
             mrs: config.memory.max_mrs,
             bytes: u64::MAX,
             mappings: room::mappings(config.memory.max_mappings),
+            leased_wrs: config.transfer.leased_wrs_max,
         };
         let mut sessions = Sessions::new(config.quota.clone(), total, most);
         sessions.quotas.classes = config.classes()?;
@@ -554,6 +556,7 @@ impl Engine {
             ("copies_refused", refused),
             ("memory_bytes_waiting", waiting),
             ("mappings", self.sessions.quotas.mappings().into()),
+            ("leases_refused_user", self.sessions.quotas.leases_refused),
             ("asides_standing", asides.standing),
             ("asides_waiting", asides.waiting),
             ("asides_put_off", asides.put_off),

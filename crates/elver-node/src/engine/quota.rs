@@ -2,6 +2,7 @@ use elver_portal::{Class, RefusalCode};
 use rustc_hash::FxHashMap;
 
 use super::account::{Account, Customer};
+use super::leases::LEASE_WRS;
 use super::translate::Refused;
 use crate::config::{Classes, QuotaConfig};
 
@@ -23,6 +24,8 @@ pub(super) struct Quotas {
     /// What there is of all for all accounts; bytes are looked at where they are made.
     total: Usage,
     all: Usage,
+    /// Connects that were refused a leased queue pair since their account leaves some to others.
+    pub(super) leases_refused: u64,
     accounts: FxHashMap<Account, Holding>,
 }
 
@@ -44,11 +47,13 @@ pub(super) struct Usage {
     pub(super) bytes: u64,
     /// Mappings in the node's memory, of which the system lets a process have so many.
     pub(super) mappings: u32,
+    /// Send WRs of leased queue pairs.
+    pub(super) leased_wrs: u32,
 }
 
 impl Usage {
     pub(super) const NONE: Usage =
-        Usage { sessions: 0, vqps: 0, ports: 0, mrs: 0, bytes: 0, mappings: 0 };
+        Usage { sessions: 0, vqps: 0, ports: 0, mrs: 0, bytes: 0, mappings: 0, leased_wrs: 0 };
     /// With its rings, its arena, and its gate, which it may ask for.
     pub(super) const SESSION: Usage = Usage { sessions: 1, ..Usage::PLACE };
     /// What of a session is mapped.
@@ -61,6 +66,11 @@ impl Usage {
     /// A region of so many bytes of the node's, in a file of its own; or of none.
     pub(super) fn region(bytes: u64) -> Usage {
         Usage { mrs: 1, bytes, mappings: (bytes > 0).into(), ..Usage::NONE }
+    }
+
+    /// A leased queue pair for so many WRs.
+    pub(super) fn leased(wrs: u32) -> Usage {
+        Usage { leased_wrs: wrs, ..Usage::NONE }
     }
 
     /// A session with VQPs, and perhaps a region.
@@ -77,6 +87,7 @@ impl Usage {
             mrs: self.mrs.saturating_mul(count),
             bytes: self.bytes.saturating_mul(count.into()),
             mappings: self.mappings.saturating_mul(count),
+            leased_wrs: self.leased_wrs.saturating_mul(count),
         }
     }
 
@@ -104,6 +115,7 @@ impl Usage {
             mrs: self.mrs.saturating_add(other.mrs),
             bytes: self.bytes.saturating_add(other.bytes),
             mappings: self.mappings.saturating_add(other.mappings),
+            leased_wrs: self.leased_wrs.saturating_add(other.leased_wrs),
         }
     }
 
@@ -115,6 +127,7 @@ impl Usage {
             mrs: self.mrs.saturating_sub(other.mrs),
             bytes: self.bytes.saturating_sub(other.bytes),
             mappings: self.mappings.saturating_sub(other.mappings),
+            leased_wrs: self.leased_wrs.saturating_sub(other.leased_wrs),
         }
     }
 
@@ -134,7 +147,8 @@ impl Quotas {
     /// With what there is of all for all accounts.
     pub(super) fn new(config: QuotaConfig, total: Usage) -> Quotas {
         let classes = Classes::default();
-        Quotas { config, classes, total, all: Usage::NONE, accounts: FxHashMap::default() }
+        let (all, accounts) = (Usage::NONE, FxHashMap::default());
+        Quotas { config, classes, total, all, leases_refused: 0, accounts }
     }
 
     /// Takes some of an account's quota, or says what there is too much of.
@@ -144,6 +158,10 @@ impl Quotas {
         let all = self.all.plus(more);
         if !self.is_exempt(account) {
             self.check(account, has, will, all)?;
+            if let Err(refused) = self.check_leases(account, (has, will), all) {
+                self.leases_refused += 1;
+                return Err(refused);
+            }
         }
         self.check_mappings(account, (has, will), all)?;
         self.count(account, more);
@@ -198,6 +216,38 @@ impl Quotas {
             }
         }
         Ok(())
+    }
+
+    /// Whether an account leaves leased queue pairs to others. One takes many WRs, so that who has none gets one while there
+    /// is any, and few are not shared.
+    fn check_leases(
+        &self,
+        account: Account,
+        (has, will): (Usage, Usage),
+        all: Usage,
+    ) -> Result<(), Refused> {
+        let (limit, total) = (self.config.leased_wrs, self.total.leased_wrs);
+        let (has, will, all) = (has.leased_wrs, will.leased_wrs, all.leased_wrs);
+        if will <= has {
+            return Ok(());
+        }
+        let are_few = u64::from(total) < SHARED_MIN * u64::from(LEASE_WRS);
+        let is_modest = has == 0 || are_few || is_modest(will.into(), all.into(), total.into());
+        if is_modest && will <= limit {
+            return Ok(());
+        }
+        let (uid, others) = (account.uid, all.saturating_sub(will));
+        let (why, raise) = if is_modest {
+            (format!("{limit} are allowed"), "`quota.leased_wrs`")
+        } else {
+            let why = format!("it leaves some of the node's {total} to others, who have {others}");
+            (why, "`transfer.leased_wrs_max`")
+        };
+        let text = format!(
+            "user {uid} would have leased queue pairs for {will} send WRs, and {why}; destroy such VQPs, make them \
+             for fewer WRs, connect over shared queue pairs, or raise {raise} of elverd"
+        );
+        Err(Refused::new(RefusalCode::Limit, text))
     }
 
     /// Whoever takes the last mapping that the system lets the node have, root too, ends the node: it could allocate nothing
@@ -295,6 +345,7 @@ mod tests {
         mrs: 1_000,
         bytes: u64::MAX,
         mappings: 100_000,
+        leased_wrs: 1 << 17,
     };
     const ROOT: Account = Account { uid: 0, space: 0, is_root: true };
 
@@ -367,6 +418,49 @@ mod tests {
         assert!(quotas.mappings() > 800 - 800 / 8);
         let had = (0..).take_while(|_| quotas.take(ROOT, Usage::SESSION).is_ok()).count();
         assert_eq!((had, quotas.mappings()), (4, 800));
+    }
+
+    /// One user's process took all of them.
+    #[test]
+    fn a_user_has_half_of_the_leased_queue_pairs_at_most_and_who_has_none_gets_one() {
+        let lease = Usage::leased(LEASE_WRS);
+        let mut quotas = Quotas::new(QuotaConfig::default(), TOTAL);
+        let mut lease_all =
+            |uid| (0..).take_while(|_| quotas.take(user(uid), lease).is_ok()).count();
+        assert_eq!(lease_all(1), 455);
+        assert!((1..455).contains(&lease_all(2)));
+        for uid in 3..50 {
+            assert!(lease_all(uid) > 0, "user {uid}");
+        }
+        let refused = quotas.take(user(1), lease).unwrap_err();
+        assert_eq!(refused.code, RefusalCode::Limit);
+        for part in ["user 1 would have", "65664 send WRs", "`quota.leased_wrs`"] {
+            assert!(refused.text.contains(part), "{}", refused.text);
+        }
+        let refused = quotas.take(user(2), lease).unwrap_err().text;
+        for part in ["node's 131072 to others", "`transfer.leased_wrs_max`"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+        // What takes none it may have as ever; and root, who could raise its own, has no bound.
+        quotas.take(user(1), Usage::SESSION).unwrap();
+        quotas.take(ROOT, lease.times(500)).unwrap();
+        quotas.give_back(ROOT, lease.times(500));
+        quotas.give_back(user(1), lease.times(455));
+        quotas.take(user(1), lease).unwrap();
+    }
+
+    /// Of two one user would have none else.
+    #[test]
+    fn few_leased_queue_pairs_are_not_shared_but_for_the_quota() {
+        let lease = Usage::leased(LEASE_WRS);
+        let total = Usage { leased_wrs: 63 * LEASE_WRS, ..TOTAL };
+        let mut quotas = Quotas::new(QuotaConfig::default(), total);
+        quotas.take(user(1), lease.times(63)).unwrap();
+        let config = QuotaConfig { leased_wrs: 2 * LEASE_WRS, ..QuotaConfig::default() };
+        let mut quotas = Quotas::new(config, total);
+        quotas.take(user(1), lease.times(2)).unwrap();
+        let refused = quotas.take(user(1), lease).unwrap_err().text;
+        assert!(refused.contains("288 are allowed") && refused.contains("`quota.leased_wrs`"));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::account::{Account, Customer};
 use super::door::Spare;
 use super::gate::Gate;
 use super::held::Held;
+use super::leases::Leases;
 use super::quota::Usage;
 use super::room::Backing;
 use super::translate::Refused;
@@ -79,7 +80,9 @@ pub(super) struct Open {
     pub(super) regions: FxHashMap<u32, Region>,
     /// Deregistrations that wait, by request.
     pub(super) leaving: FxHashMap<u32, Region>,
-    pub(super) vqps: FxHashSet<u32>,
+    /// Its VQPs, and the send WRs that each may have outstanding.
+    pub(super) vqps: FxHashMap<u32, u32>,
+    pub(super) leases: Leases,
     /// Those of its VQPs that are bound to a port.
     pub(super) bound: FxHashSet<u32>,
     /// The request of its goodbye.
@@ -127,7 +130,8 @@ impl Open {
             process: None,
             regions: FxHashMap::default(),
             leaving: FxHashMap::default(),
-            vqps: FxHashSet::default(),
+            vqps: FxHashMap::default(),
+            leases: Leases::default(),
             bound: FxHashSet::default(),
             goodbye: None,
             heir: None,
@@ -194,7 +198,7 @@ impl Open {
             Usage {
                 vqps: self.vqps.len() as u32,
                 ports: self.bound.len() as u32,
-                ..Usage::SESSION
+                ..Usage::SESSION.plus(self.leases.usage())
             },
             |sum, region| sum.plus(region.usage),
         )

@@ -384,10 +384,21 @@ impl Sessions {
         let Some((session, quotas)) = self.get_with_quotas(slot) else { return };
         let account = session.account();
         let Some(open) = &mut session.open else { return };
-        if open.vqps.remove(&vqp) {
+        if open.vqps.remove(&vqp).is_some() {
             quotas.give_back(account, Usage::VQP);
         }
+        quotas.give_back(account, open.leases.end(vqp));
         open.goes_direct_no_more(vqp);
+    }
+
+    /// A connect has failed: a leased queue pair that it asked for counts no more.
+    pub(super) fn lease_failed(&mut self, slot: u32, vqp: u32, connect: u32) {
+        let Some((session, quotas)) = self.get_with_quotas(slot) else { return };
+        let account = session.account();
+        let Some(open) = &mut session.open else { return };
+        if let Some(less) = open.leases.failed(vqp, connect) {
+            quotas.give_back(account, less);
+        }
     }
 
     /// Whether a VQP's process does READs and WRITEs itself.
@@ -532,6 +543,7 @@ impl Sessions {
             leavings.files.extend(region.backing);
         }
         open.vqps.clear();
+        open.leases.clear();
         open.bound.clear();
         self.leaving -= 1;
         let awaited_by = Awaiting::Goodbye { token, request };
@@ -630,6 +642,7 @@ impl Sessions {
             ports: holding.usage.ports,
             mrs: holding.usage.mrs,
             bytes: holding.usage.bytes,
+            leased_wrs: holding.usage.leased_wrs,
             wrs: holding.wrs + wrs.get(&account).copied().unwrap_or(0),
         };
         let mut users: Vec<_> = self.quotas.accounts().map(describe).collect();

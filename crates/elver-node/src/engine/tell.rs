@@ -53,10 +53,11 @@ impl Engine {
             for completion in &self.completions[..count] {
                 let mut failed = None;
                 if let Some(VqpId(accepted)) = completion.source
-                    && !open.vqps.contains(&accepted)
+                    && !open.vqps.contains_key(&accepted)
                     && let Ok(info) = self.core.vqp_info(open.client, VqpId(accepted))
                 {
-                    open.vqps.insert(accepted);
+                    // As many as that which it came to, whichever that was.
+                    open.vqps.insert(accepted, u32::MAX);
                     quotas.count(account, Usage::VQP);
                     // While its message waited: the process could do nothing with that event.
                     failed = (info.state == VqpState::Error).then_some((accepted, info.peer));
@@ -109,7 +110,10 @@ impl Engine {
             return;
         };
         let result = match event {
-            Event::Connected { token, result, .. } => {
+            Event::Connected { token, vqp, result, .. } => {
+                if result.is_err() {
+                    self.sessions.lease_failed(slot, vqp.0, (token >> 32) as u32);
+                }
                 let via = result.map(Answer::Connected);
                 self.sessions.answer_later(slot, token as u32, via.map_err(Into::into))
             }

@@ -14,7 +14,7 @@ pub(super) fn engine(address: [u8; 4]) -> (Engine, Outlet) {
 }
 
 /// With other settings than the usual ones.
-fn engine_of(address: [u8; 4], set: impl FnOnce(&mut Config)) -> (Engine, Outlet) {
+pub(super) fn engine_of(address: [u8; 4], set: impl FnOnce(&mut Config)) -> (Engine, Outlet) {
     let mut config = Config::default();
     set(&mut config);
     config.node.address = address.into();

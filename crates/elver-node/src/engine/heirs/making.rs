@@ -169,16 +169,23 @@ impl Sets {
         let made = register(&mut ready, set.mr, addr, core).and_then(|()| {
             for (index, planned) in set.plan.iter().enumerate() {
                 let assigned = heir.assigned.get(index as u32);
-                let (vqp, made) = planned.make(client, index, assigned, core, now)?;
-                ready.open.vqps.insert(vqp.0);
+                let lease = planned.lease(assigned, core.config().sq_depth);
+                let may_lease = |more| sessions.quotas.take(account, more);
+                let (vqp, made) = planned.make(client, index, assigned, may_lease, core, now)?;
+                ready.open.vqps.insert(vqp.0, planned.options.max_send_wr);
                 ready.vqps.push((vqp.0, None));
+                if let (Some(wrs), false) = (lease, matches!(made, Made::Unpaid(_))) {
+                    let connect = ready.open.leases.next();
+                    ready.open.leases.begin(vqp.0, wrs, connect);
+                }
                 match made {
                     Made::Idle => {}
                     Made::Connected(via) => ready.vqps[index].1 = Some(via),
                     Made::Connecting => pending += 1,
-                    Made::Failed(cause) if fails => return Err(cause),
+                    Made::Failed(cause) | Made::Unpaid(cause) if fails => return Err(cause),
                     // A peer may be away: the child's to see.
-                    Made::Failed(cause) => {
+                    Made::Failed(cause) | Made::Unpaid(cause) => {
+                        sessions.quotas.give_back(account, ready.open.leases.end(vqp.0));
                         heir.assigned.forget(index as u32);
                         ready.tell_failed(index, cause);
                     }
@@ -271,6 +278,7 @@ impl Sets {
         let Some(&(number, at)) = self.clients.get(&client) else { return false };
         let Some(set) = self.all.get_mut(&number) else { return true };
         let fails = set.sealing.is_some() && set.must_connect;
+        let account = set.parent.customer.account;
         let heir = &mut set.heirs[at as usize];
         let State::Making { ready, pending } = &mut heir.state else { return true };
         *pending = pending.saturating_sub(1);
@@ -283,6 +291,9 @@ impl Sets {
             Err(cause) if fails => self.fail(number, at, cause, sessions, core, now),
             Err(cause) => {
                 heir.assigned.forget(token as u32);
+                if let Some((vqp, _)) = ready.vqps.get(token as usize) {
+                    sessions.quotas.give_back(account, ready.open.leases.end(*vqp));
+                }
                 ready.tell_failed(token as usize, cause);
             }
         }

@@ -6,6 +6,8 @@ use elver_portal::{ConnectOptions, Via, VqpOptions};
 use elver_soft::SoftDevice;
 use elver_verbs::{Class, Gid, Time};
 
+use crate::engine::leases;
+use crate::engine::quota::Usage;
 use crate::engine::translate::{self, Refused};
 
 /// A VQP that each heir of a set has.
@@ -52,15 +54,25 @@ pub(super) enum Made {
     Connected(Via),
     Connecting,
     Failed(Refused),
+    /// It is to have a leased queue pair, and its account may have no more.
+    Unpaid(Refused),
 }
 
 impl Planned {
-    /// Creates the VQP, and begins to connect it if it has a destination.
+    /// WRs of the leased queue pair that it is to have.
+    pub(super) fn lease(&self, assigned: Option<Target>, sq_depth: u32) -> Option<u32> {
+        let asks = self.to.or(assigned).is_some_and(|to| leases::asks(&to.connect));
+        asks.then(|| leases::wrs(self.options.max_send_wr, sq_depth))
+    }
+
+    /// Creates the VQP, and begins to connect it if it has a destination, and if it may have a leased queue pair that it is
+    /// to have.
     pub(super) fn make(
         &self,
         client: ClientId,
         index: usize,
         assigned: Option<Target>,
+        may_lease: impl FnOnce(Usage) -> Result<(), Refused>,
         core: &mut Core<SoftDevice>,
         now: Time,
     ) -> Result<(VqpId, Made), Refused> {
@@ -68,6 +80,11 @@ impl Planned {
         let Some(Target { gid, port, connect }) = self.to.or(assigned) else {
             return Ok((vqp, Made::Idle));
         };
+        if let Some(wrs) = self.lease(assigned, core.config().sq_depth)
+            && let Err(refused) = may_lease(Usage::leased(wrs))
+        {
+            return Ok((vqp, Made::Unpaid(refused)));
+        }
         let made = match core.qconnect(client, vqp, gid, port, connect, index as u64, now) {
             Ok(Some(via)) => Made::Connected(via),
             Ok(None) => Made::Connecting,
