@@ -251,7 +251,7 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
 }
 
 /// Connects that were refused a leased queue pair, by what for.
-const LEASES_REFUSED: [(&str, &str); 2] = [
+const LEASES_REFUSED: [(&str, &str); 3] = [
     (
         "leases_refused",
         "connects that found no room for a leased queue pair  {}; transfer.leased_wrs_max bounds them",
@@ -259,6 +259,10 @@ const LEASES_REFUSED: [(&str, &str); 2] = [
     (
         "leases_refused_user",
         "connects whose account has its share of leased queue pairs  {}; quota.leased_wrs bounds it",
+    ),
+    (
+        "leases_refused_peer",
+        "connects whose peer has leased this node its share of queue pairs  {}; its transfer.leased_wrs_max bounds it",
     ),
 ];
 
@@ -312,7 +316,9 @@ mod tests {
         assert!(!page(&status, None, 10).contains("leased"));
         status.engine.insert("leases_refused".into(), 3);
         status.engine.insert("leases_refused_user".into(), 5);
+        status.engine.insert("leases_refused_peer".into(), 7);
         let said = page(&status, None, 10);
+        assert!(said.contains("leased this node its share of queue pairs  7;"), "{said}");
         assert!(said.contains("no room for a leased queue pair  3;"), "{said}");
         assert!(said.contains("its share of leased queue pairs  5; quota.leased_wrs"), "{said}");
     }

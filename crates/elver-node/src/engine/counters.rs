@@ -49,9 +49,10 @@ counters! {
     receives,
     /// WRs that were refused when they were posted.
     posts_refused,
-    /// Connects that asked for a leased queue pair, and found no room for one here or at the peer; not those that the
-    /// peer refused as more than this node's share.
+    /// Connects that asked for a leased queue pair, and found no room for one here or at the peer.
     leases_refused,
+    /// Those whose peer refused one as more than this node's share.
+    leases_refused_peer,
     /// Completions handed out.
     completions,
     /// Messages sent to wake a process.

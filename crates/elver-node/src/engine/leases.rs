@@ -12,9 +12,6 @@ use super::quota::Usage;
 /// What the core keeps of each send queue for itself.
 const RESERVED: u32 = 16;
 
-/// WRs of a leased queue pair of a VQP of the usual depth.
-pub(super) const LEASE_WRS: u32 = 128 + RESERVED;
-
 /// WRs that a VQP's leased queue pair takes, which it is made for, where a shared one has so many.
 pub(super) fn wrs(max_send_wr: u32, sq_depth: u32) -> u32 {
     max_send_wr.min(sq_depth).saturating_add(RESERVED)

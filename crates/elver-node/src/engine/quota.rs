@@ -2,7 +2,6 @@ use elver_portal::{Class, RefusalCode};
 use rustc_hash::FxHashMap;
 
 use super::account::{Account, Customer};
-use super::leases::LEASE_WRS;
 use super::translate::Refused;
 use crate::config::{Classes, QuotaConfig};
 
@@ -12,6 +11,8 @@ use crate::config::{Classes, QuotaConfig};
 const SHARE: u128 = 4;
 /// What there is less of than this is not shared.
 const SHARED_MIN: u64 = 64;
+/// WRs of a leased queue pair of the usual depth: what there is less of than so many such is not shared.
+pub(super) const LEASE_WRS: u32 = 144;
 /// Root has this part of the node's mappings, whatever others have.
 const ROOTS_MAPPINGS_PART: u32 = 64;
 
@@ -232,13 +233,11 @@ impl Quotas {
             return Ok(());
         }
         let are_few = u64::from(total) < SHARED_MIN * u64::from(LEASE_WRS);
-        let is_modest = has == 0 || are_few || is_modest(will.into(), all.into(), total.into());
-        if is_modest && will <= limit {
-            return Ok(());
-        }
         let (uid, others) = (account.uid, all.saturating_sub(will));
-        let (why, raise) = if is_modest {
+        let (why, raise) = if will > limit {
             (format!("{limit} are allowed"), "`quota.leased_wrs`")
+        } else if has == 0 || are_few || is_modest(will.into(), all.into(), total.into()) {
+            return Ok(());
         } else {
             let why = format!("it leaves some of the node's {total} to others, who have {others}");
             (why, "`transfer.leased_wrs_max`")

@@ -1,6 +1,6 @@
 //! Sessions are told what has completed, and what has happened to them.
 
-use elver_core::{ConnectError, Event, VqpId};
+use elver_core::{ClientId, ConnectError, Event, VqpId};
 use elver_portal::{Answer, RefusalCode, Violation};
 use elver_verbs::{Time, VqpState, WcStatus};
 
@@ -87,8 +87,11 @@ impl Engine {
 
     /// Tells a session of an event.
     fn report(&mut self, event: Event, now: Time) {
-        if let Event::Connected { result: Err(error), .. } = &event {
+        if let Event::Connected { client, vqp, result: Err(error), .. } = &event {
             self.counters.leases_refused += u64::from(translate::is_out_of_leases(error));
+            if translate::is_more_than_share(error) && self.asks_for_lease(*client, vqp.0) {
+                self.counters.leases_refused_peer += 1;
+            }
         }
         let client = match &event {
             Event::Connected { client, .. }
@@ -137,6 +140,15 @@ impl Engine {
         };
         self.sessions.activate(slot, now);
         self.settle(slot, result, now);
+    }
+
+    /// Whether a VQP, of a session or of one that waits for a child, is connecting by a leased queue pair.
+    fn asks_for_lease(&self, client: ClientId, vqp: u32) -> bool {
+        let open = match self.sessions.of_client(client) {
+            Some(slot) => self.sessions.at(slot).and_then(|session| session.open.as_ref()),
+            None => self.sets.being_made(client),
+        };
+        open.is_some_and(|open| open.leases.of(vqp) != Usage::NONE)
     }
 
     /// A region is gone, and nobody touches it any more; or one who stands still, whom the node has waited for long

@@ -104,6 +104,11 @@ pub(super) fn is_out_of_leases(error: &ConnectError) -> bool {
     matches!(error, ConnectError::NoRcQp { of: Shortage::Leased, .. })
 }
 
+/// Whether a connect failed since its peer makes no more queue pairs for this node.
+pub(super) fn is_more_than_share(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::NoRcQp { of: Shortage::Share, .. })
+}
+
 pub(super) fn vqp_init(
     options: elver_portal::VqpOptions,
     class: elver_core::Class,

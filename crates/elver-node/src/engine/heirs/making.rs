@@ -265,6 +265,15 @@ impl Sets {
         }
     }
 
+    /// What an heir has so far that waits for connects.
+    pub(in crate::engine) fn being_made(&self, client: ClientId) -> Option<&Open> {
+        let (number, at) = self.clients.get(&client)?;
+        match &self.all.get(number)?.heirs.get(*at as usize)?.state {
+            State::Making { ready, .. } => Some(&ready.open),
+            State::Vacant | State::Free(_) | State::Taken(_) => None,
+        }
+    }
+
     /// A connect of an heir's has ended. False if the client is none of theirs.
     pub(in crate::engine) fn connected(
         &mut self,

@@ -10,6 +10,7 @@ use super::*;
 use crate::clock::now;
 use crate::config::Config;
 use crate::engine::account::Account;
+use crate::engine::quota::LEASE_WRS;
 use crate::engine::tests::{USER, ask, engine_of, reply, session, until};
 use crate::engine::{Engine, Outlet};
 
@@ -57,6 +58,27 @@ fn connect(
 fn lease(engine: &mut Engine, user: &mut User) -> Result<u32, RefusalCode> {
     let (vqp, gid) = (create(engine, user, 128), engine.core.gid());
     connect(engine, user, vqp, gid, Policy::Leased).map_or(Ok(vqp), Err)
+}
+
+/// A set of so many sessions that have a leased queue pair to the node itself each, which is to be sealed.
+fn prepare(engine: &mut Engine, user: &mut User, set: u32, (heirs, max_send_wr): (u32, u32)) {
+    let access = AccessFlags::LOCAL_WRITE;
+    let prepare = Command::Prepare { heirs, vqps: 1, mr_len: 0, access };
+    if ask(engine, user, 3, &prepare).is_none() {
+        assert_eq!(until(engine, |_| reply(&mut user.1, 3)), None);
+    }
+    let options = VqpOptions { max_send_wr, ..VqpOptions::default() };
+    let connect = ConnectOptions { policy: Policy::Leased, ..ConnectOptions::default() };
+    let vqp = Command::PrepareVqp { set, gid: engine.core.gid(), port: 0, connect, options };
+    assert_eq!(ask(engine, user, 4, &vqp), Some(None));
+}
+
+fn seal(engine: &mut Engine, user: &mut User, set: u32, must_connect: bool) -> Option<RefusalCode> {
+    let seal = Command::Seal { set, addr: 0, must_connect };
+    match ask(engine, user, 5, &seal) {
+        Some(answer) => answer,
+        None => until(engine, |_| reply(&mut user.1, 5)),
+    }
 }
 
 fn leased(engine: &Engine, account: Account) -> u32 {
@@ -136,6 +158,12 @@ fn a_connect_that_ends_late_takes_nothing_from_the_next_one_of_its_vqp() {
     assert_eq!(leased(&engine, USER), LEASE_WRS);
 }
 
+#[test]
+fn the_usual_depth_is_that_of_a_vqp_as_it_is_made() {
+    let most = elver_core::Config::default().sq_depth;
+    assert_eq!(wrs(VqpOptions::default().max_send_wr, most), LEASE_WRS);
+}
+
 /// The core says how much it has used to whom it refuses one.
 #[test]
 fn a_lease_counts_as_much_as_the_core_counts_it() {
@@ -164,42 +192,46 @@ fn a_lease_counts_as_much_as_the_core_counts_it() {
     }
 }
 
+/// They counted nowhere.
+#[test]
+fn what_a_peer_refuses_as_more_than_this_nodes_share_is_counted_as_that() {
+    // It makes four ends of leased ones, three for one node, of which this one is.
+    let set = |config: &mut Config| config.transfer.leased_wrs_max = 128;
+    let (mut engine, _outlet) = engine_of([127, 99, 3, 85], set);
+    let gid = engine.core.gid();
+    let mut user = session(&mut engine, USER);
+    for leased in 0..4 {
+        let vqp = create(&mut engine, &mut user, 1);
+        let refused = connect(&mut engine, &mut user, vqp, gid, Policy::Leased);
+        assert_eq!(refused, (leased == 3).then_some(RefusalCode::Limit));
+    }
+    let counters = |engine: &mut Engine| {
+        ["leases_refused_peer", "leases_refused", "leases_refused_user"]
+            .map(|name| counter(engine, name))
+    };
+    assert_eq!(counters(&mut engine), [1, 0, 0]);
+    // A session that is made ahead asks for one too.
+    prepare(&mut engine, &mut user, 0, (1, 1));
+    seal(&mut engine, &mut user, 0, false);
+    assert_eq!((engine.sets.free(), counters(&mut engine)), (1, [2, 0, 0]));
+}
+
 /// They were made for every session of a set, whoever else had asked for some.
 #[test]
 fn sessions_made_ahead_lease_what_their_user_may_have_and_go_without_the_rest() {
     let (mut engine, _outlet) = engine([127, 99, 3, 84], 64);
-    let gid = engine.core.gid();
     let mut user = session(&mut engine, USER);
     for _ in 0..30 {
         lease(&mut engine, &mut user).unwrap();
     }
-    let access = AccessFlags::LOCAL_WRITE;
-    let prepare = Command::Prepare { heirs: 4, vqps: 1, mr_len: 0, access };
-    if ask(&mut engine, &mut user, 3, &prepare).is_none() {
-        assert_eq!(until(&mut engine, |_| reply(&mut user.1, 3)), None);
-    }
-    let options = VqpOptions::default();
-    let connect = ConnectOptions { policy: Policy::Leased, ..ConnectOptions::default() };
-    let vqp = Command::PrepareVqp { set: 0, gid, port: 0, connect, options };
-    assert_eq!(ask(&mut engine, &mut user, 4, &vqp), Some(None));
-    let seal = Command::Seal { set: 0, addr: 0, must_connect: false };
-    if ask(&mut engine, &mut user, 5, &seal).is_none() {
-        assert_eq!(until(&mut engine, |_| reply(&mut user.1, 5)), None);
-    }
+    prepare(&mut engine, &mut user, 0, (4, 128));
+    assert_eq!(seal(&mut engine, &mut user, 0, false), None);
     assert_eq!((engine.sets.free(), leased(&engine, USER)), (4, 32 * LEASE_WRS));
     assert_eq!(counter(&mut engine, "leases_refused_user"), 2);
     assert_eq!(ask(&mut engine, &mut user, 6, &Command::Disown { set: 0 }), Some(None));
     until(&mut engine, |engine| (leased(engine, USER) == 30 * LEASE_WRS).then_some(()));
     // One that must have all its connections fails, and leaves nothing.
-    assert_eq!(ask(&mut engine, &mut user, 7, &prepare), None);
-    assert_eq!(until(&mut engine, |_| reply(&mut user.1, 7)), None);
-    let vqp = Command::PrepareVqp { set: 1, gid, port: 0, connect, options };
-    assert_eq!(ask(&mut engine, &mut user, 8, &vqp), Some(None));
-    let seal = Command::Seal { set: 1, addr: 0, must_connect: true };
-    let refused = match ask(&mut engine, &mut user, 9, &seal) {
-        Some(refused) => refused,
-        None => until(&mut engine, |_| reply(&mut user.1, 9)),
-    };
-    assert_eq!(refused, Some(RefusalCode::Limit));
+    prepare(&mut engine, &mut user, 1, (4, 128));
+    assert_eq!(seal(&mut engine, &mut user, 1, true), Some(RefusalCode::Limit));
     until(&mut engine, |engine| (leased(engine, USER) == 30 * LEASE_WRS).then_some(()));
 }
