@@ -7,6 +7,7 @@ A process that inherits none opens a session of its own.
 
 import os
 import select
+import socket
 import sys
 import time
 
@@ -25,6 +26,9 @@ SETTLE_S = 0.002
 
 # A spell in which children begin without a connection is over when none has for so long, in seconds.
 SPELL_S = 60
+
+# What is before an IPv4 address in a GID.
+MAPPED = bytes(10) + b"\xff\xff"
 
 # The longest report of a child's, in bytes, which is written as one.
 REPORT_MAX = 128
@@ -50,8 +54,21 @@ def say(what, error):
     print(f"elver: {what}: {error}", file=sys.stderr, flush=True)
 
 
+def gid(text):
+    """A GID in one of the spellings that it has."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            number = socket.inet_pton(family, text)
+        except (OSError, ValueError):
+            continue
+        if number[:12] == MAPPED:
+            family, number = socket.AF_INET, number[12:]
+        return socket.inet_ntop(family, number)
+    raise ValueError(f"{text!r} is no GID, which is written as the IP address of its node: 10.0.0.1, fe80::1")
+
+
 class Connections(dict):
-    """Connections by destination. One that nobody made ahead is made when it is asked for: by a QP that has no
+    """Connections by destination, a GID in whichever spelling. One that nobody made ahead is made when it is asked for: by a QP that has no
     destination yet, and then the INIT process is told."""
 
     def __init__(self, session, begun, leased, unassigned=(), tell=None):
@@ -61,6 +78,24 @@ class Connections(dict):
         self.begun = begun
         self.unassigned = list(unassigned)
         self.tell = tell
+
+    def __getitem__(self, destination):
+        return super().__getitem__(gid(destination))
+
+    def __setitem__(self, destination, connection):
+        super().__setitem__(gid(destination), connection)
+
+    def __delitem__(self, destination):
+        super().__delitem__(gid(destination))
+
+    def __contains__(self, destination):
+        return super().__contains__(gid(destination))
+
+    def get(self, destination, default=None):
+        return super().get(gid(destination), default)
+
+    def pop(self, destination, *default):
+        return super().pop(gid(destination), *default)
 
     def __missing__(self, destination):
         self[destination] = connection = self.connect(destination)
@@ -158,7 +193,7 @@ class Ahead:
     def begin(self):
         """Opens a session, and begins all that it makes ready."""
         session = self.elver.Session(NODE)
-        begun = {gid: session.connect_start(gid, leased=self.leased) for gid in self.destinations}
+        begun = {to: session.connect_start(to, leased=self.leased) for to in self.destinations}
         # All of it or none: with a session that is open, nothing would be begun again.
         self.session, self.begun = session, begun
         self.epoch += 1
@@ -232,7 +267,7 @@ class Ahead:
         self.look_after()
         self.gather()
         self.hear()
-        first = self.table.choose(wanted)
+        first = self.table.choose({gid(to) for to in wanted})
         if first is not None:
             self.say_lacking(first)
         return first
@@ -281,13 +316,13 @@ class Ahead:
                 try:
                     epoch, qp, destination = line.decode().split(" ")
                     if int(epoch) == self.epoch:
-                        self.table.connected(int(qp), None if destination == "-" else destination)
+                        self.table.connected(int(qp), None if destination == "-" else gid(destination))
                 except (ValueError, TimeoutError, self.elver.Error) as error:
                     say("a child's report", error)
 
     def connected(self):
         """Destinations that it is connected to, if they are others than were told."""
-        now = {gid for gid in self.destinations if self.begun[gid].is_connected} | self.table.reached()
+        now = {to for to in self.destinations if self.begun[to].is_connected} | self.table.reached()
         if now == self.told:
             return None
         self.told = now
@@ -307,6 +342,8 @@ class Ready:
     def start(self, destinations, unassigned, sessions, sessions_max, leased):
         """Begins to make things ready, in an INIT process of a function with destinations, or with QPs for some."""
         self.leased = leased
+        # Each once.
+        destinations = list(dict.fromkeys(map(gid, destinations)))
         elver = module() if (destinations or unassigned) and os.path.exists(NODE) else None
         if elver is None:
             return

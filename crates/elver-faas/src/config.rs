@@ -22,6 +22,8 @@ use std::path::{Path, PathBuf};
 use elver::Gid;
 use serde::{Deserialize, Serialize};
 
+use crate::gids;
+
 /// Most INIT processes that a container may have, and destinations of a function: what a container tells of itself fits into a
 /// line.
 pub(crate) const PROCESSES_MAX: usize = 64;
@@ -175,9 +177,9 @@ pub struct Function {
     /// How its program speaks with us.
     #[serde(default)]
     pub runtime: RuntimeKind,
-    /// GIDs of the nodes that it connects to, which its INIT process makes ready ahead.
-    #[serde(default)]
-    pub destinations: Vec<String>,
+    /// The nodes that it connects to, which its INIT process makes ready ahead: GIDs, each once, in whichever spelling.
+    #[serde(default, deserialize_with = "gids::each_once")]
+    pub destinations: Vec<Gid>,
     /// Sessions that its INIT process keeps ready for children, each with a connection to each
     /// destination and 32 KB of memory; more while fewer than half are free, at most one for each request
     /// that may run. With 0 a child opens a session of its own. Without it 4, or none where nothing is forked.
@@ -438,11 +440,6 @@ impl Config {
                 "environment has {has} bytes; at most {ENVIRONMENT_MAX} are taken"
             ));
         }
-        for gid in &function.destinations {
-            if gid.parse::<Gid>().is_err() {
-                return refuse(format!("destinations has {gid:?}, which is no GID"));
-            }
-        }
         for (variable, value) in &function.environment {
             if variable.contains(['=', '\0']) || variable.is_empty() || value.contains('\0') {
                 return refuse(format!("environment has {variable:?}, which cannot be one"));
@@ -479,7 +476,9 @@ mod tests {
             ("unassigned_qps = 65\n", "unassigned_qps"),
             ("runtime = \"program\"\nsessions = 1\n", "functions.f.sessions is 1"),
             ("runtime = \"provided\"\nunassigned_qps = 2\n", "functions.f.unassigned_qps is 2"),
-            ("destinations = [\"nowhere\"]\n", "nowhere"),
+            ("destinations = [\"nowhere\"]\n", "\"nowhere\", which is no GID"),
+            // Which others take for 10.0.0.8.
+            ("destinations = [\"10.0.0.010\"]\n", "\"10.0.0.010\", which is no GID"),
             (
                 "connections = \"rented\"\n",
                 "unknown variant `rented`, expected `shared` or `leased`",
@@ -522,6 +521,16 @@ mod tests {
             assert_eq!((function.runtime, function.runtime.forks()), (kind, forks));
             assert_eq!((function.sessions(), function.unassigned_qps() > 0), (sessions, forks));
         }
+    }
+
+    /// It was connected to twice, and leased twice.
+    #[test]
+    fn a_destination_is_one_in_whichever_spelling() {
+        let line =
+            "destinations = [\"10.0.0.1\", \"::ffff:10.0.0.1\", \"FE80::0001\", \"::FFFF:a00:1\"]";
+        let config = Config::parse(&format!("{GOOD}{line}\n")).unwrap();
+        let named = config.functions["f"].destinations.iter().map(Gid::to_string);
+        assert_eq!(named.collect::<Vec<_>>(), ["10.0.0.1", "fe80::1"]);
     }
 
     #[test]

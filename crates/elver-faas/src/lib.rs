@@ -34,7 +34,7 @@
 //! | `bundle`, `containers`, `seccomp` | a container's configuration; the runtime's command line; the calls that it does not have | |
 //! | `config`, `state` | what the platform's owner says; what the orchestrator has in files | |
 //! | `client` | asking an orchestrator | |
-//! | `accepting`, `http`, `progress` | taking connections; HTTP of small services; a stream whose peer must read | |
+//! | `accepting`, `http`, `progress`, `gids` | taking connections; HTTP of small services; a stream whose peer must read; GIDs in what comes in | |
 //! | `bin` | the programs `elver-init` and `elver-action` | |
 //! | `python/` | beside `src`: `bootstrap.py`, an INIT process in Python; `elver_context.py`: what a handler has of RDMA; `_elver_assignments.py`: the QP Table and the Assignment Table; `_elver_strays.py`: what children leave behind; `action.py`: actions | 4.1.1 to 4.1.4 |
 
@@ -46,6 +46,7 @@ pub mod bundle;
 pub mod client;
 pub mod config;
 pub mod containers;
+mod gids;
 mod http;
 pub mod init;
 pub mod orchestrator;

@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, Read, Write};
 use std::path::PathBuf;
 
+use elver::Gid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Connections, DESTINATIONS_MAX, RuntimeKind};
+use crate::gids;
 use crate::schedule::{Found, ProcessId, RequestId};
 
 /// Destinations that are told of an INIT process, and that a request may want: more are not looked at, so that what a
@@ -65,8 +67,9 @@ pub struct Spawn {
     pub handler: String,
     /// The Python in the container.
     pub python: PathBuf,
-    /// GIDs to make ready.
-    pub destinations: Vec<String>,
+    /// What to make ready.
+    #[serde(with = "gids")]
+    pub destinations: Vec<Gid>,
     /// Sessions to keep ready for children.
     pub sessions: u32,
     /// Most of those, when many children have one at once.
@@ -94,7 +97,8 @@ pub enum Order {
         /// The request.
         request: RequestId,
         /// What it wants to be connected to, beside the function's destinations.
-        destinations: BTreeSet<String>,
+        #[serde(with = "gids")]
+        destinations: BTreeSet<Gid>,
     },
     /// Kill the child that has a request.
     KillChild {
@@ -123,8 +127,9 @@ pub enum Report {
     Connected {
         /// The INIT process.
         process: ProcessId,
-        /// GIDs.
-        connections: BTreeSet<String>,
+        /// To what.
+        #[serde(with = "gids")]
+        connections: BTreeSet<Gid>,
     },
     /// A child has ended.
     ChildEnded {
@@ -154,7 +159,7 @@ pub enum Report {
 #[serde(rename_all = "snake_case")]
 pub enum RuntimeOrder {
     /// Fork for a request, which wants connections to these destinations. One that has threads runs it itself.
-    Fork(RequestId, BTreeSet<String>),
+    Fork(RequestId, #[serde(with = "gids")] BTreeSet<Gid>),
     /// Kill the child that has it.
     Kill(RequestId),
 }
@@ -163,7 +168,7 @@ pub enum RuntimeOrder {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuntimeReport {
-    /// It is connected to these destinations.
+    /// It is connected to these destinations: what the handler can write too, and is to be GIDs.
     Connected(BTreeSet<String>),
     /// A child has ended, with `why`.
     Ended(RequestId, String),
@@ -216,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_longest_order_and_report_fit_into_a_line() {
-        let gid = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255";
+        let longest = Gid([0xff; 16]);
         let name = "f".repeat(64);
         let spawn = Order::Spawn(Spawn {
             process: ProcessId(u64::MAX),
@@ -225,7 +230,7 @@ mod tests {
             runtime: RuntimeKind::Awslambdaric,
             handler: "\u{1}".repeat(HANDLER_MAX),
             python: "/".repeat(4096).into(),
-            destinations: vec![gid.into(); DESTINATIONS_MAX],
+            destinations: vec![longest; DESTINATIONS_MAX],
             sessions: u32::MAX,
             sessions_max: u32::MAX,
             unassigned_qps: u32::MAX,
@@ -233,11 +238,15 @@ mod tests {
             environment: [("A".into(), "\u{1}".repeat(ENVIRONMENT_MAX))].into(),
             memory_max: u64::MAX,
         });
-        let connections = (0..CONNECTIONS_MAX).map(|i| format!("{i:03}{gid}")).collect();
+        let connections = (0..CONNECTIONS_MAX).map(|i| {
+            let mut gid = longest;
+            gid.0[15] = i as u8;
+            gid
+        });
         let found = Found {
             process: ProcessId(u64::MAX),
             function: name,
-            connections,
+            connections: connections.collect(),
             takes_orders: false,
             has_threads: false,
             children: (0..CHILDREN_MAX as u64).map(|n| RequestId(u64::MAX - n)).collect(),

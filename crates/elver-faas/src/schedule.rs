@@ -11,6 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use elver::Gid;
+
 mod answering;
 mod children;
 mod ending;
@@ -32,7 +34,7 @@ const NUMBER_MAX: u64 = 1 << 48;
 struct Request {
     function: String,
     /// What it wants to be connected to beside the function's destinations.
-    destinations: BTreeSet<String>,
+    destinations: BTreeSet<Gid>,
     place: Option<(ProcessId, Start)>,
     taken: bool,
     deadline: Duration,
@@ -97,7 +99,7 @@ impl Schedule {
         &mut self,
         now: Duration,
         function: &str,
-        destinations: BTreeSet<String>,
+        destinations: BTreeSet<Gid>,
     ) -> Result<RequestId, Failure> {
         let Some(terms) = self.functions.get(function) else {
             return Err(Failure::Unknown(function.into()));
@@ -209,7 +211,7 @@ impl Schedule {
     }
 
     /// An INIT process has connections: its row of the Orchestrator Table.
-    pub fn connected(&mut self, id: ProcessId, connections: BTreeSet<String>) {
+    pub fn connected(&mut self, id: ProcessId, connections: BTreeSet<Gid>) {
         if let Some(process) = self.processes.get_mut(&id) {
             process.connections = connections;
         }
@@ -256,6 +258,11 @@ impl Schedule {
     /// Whose a container is.
     pub fn owner_of(&self, id: ContainerId) -> Option<&str> {
         self.containers.get(&id).map(|container| container.owner.as_str())
+    }
+
+    /// Whether an INIT process has not answered its first request yet, nor told that it takes orders.
+    pub fn is_starting(&self, id: ProcessId) -> bool {
+        self.processes.get(&id).is_some_and(|process| process.stage == Stage::Starting)
     }
 
     /// Whether an INIT process, or a child of it, has taken a request that is not answered.
@@ -358,7 +365,7 @@ impl Schedule {
             owner: self.functions[&process.function].owner.clone(),
             function: process.function.clone(),
             is_started: process.stage == Stage::Running,
-            connections: process.connections.clone(),
+            connections: process.connections.iter().map(Gid::to_string).collect(),
             requests: process.requests(),
         };
         self.processes.iter().map(row).collect()

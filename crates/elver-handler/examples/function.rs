@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use elver_handler::elver::RemoteAddr;
+use elver_handler::elver::{Gid, RemoteAddr};
 use serde_json::{Value, json};
 
 fn main() -> Result<(), elver_handler::Error> {
@@ -21,7 +21,8 @@ fn main() -> Result<(), elver_handler::Error> {
                 |name: &str| event[name].as_u64().ok_or(format!("the event has no {name}"));
             let from = RemoteAddr { addr: number("address")?, rkey: number("rkey")?.try_into()? };
             let rdma = context.rdma()?;
-            answer["found"] = rdma.connected().any(|destination| destination == to).into();
+            let is_connected = |gid: Gid| rdma.connected().any(|destination| destination == gid);
+            answer["found"] = to.parse().is_ok_and(is_connected).into();
             rdma.read(to, 16, 8, from)?;
             let mut bytes = [0; 8];
             rdma.mr.read(16, &mut bytes)?;

@@ -46,7 +46,7 @@ pub(crate) struct Amounts {
 
 #[derive(Debug)]
 pub(crate) struct Ahead {
-    destinations: Vec<(String, Gid)>,
+    destinations: Vec<Gid>,
     amounts: Amounts,
     connect: ConnectOptions,
     /// Nothing is asked of the node before.
@@ -57,7 +57,7 @@ pub(crate) struct Ahead {
     preparing: Option<Preparing>,
     table: Assignments,
     found: Found,
-    told: BTreeSet<String>,
+    told: BTreeSet<Gid>,
     /// When a child last began without a connection of the function's.
     lacked: Option<Instant>,
 }
@@ -65,12 +65,11 @@ pub(crate) struct Ahead {
 impl Ahead {
     pub(crate) fn start(
         session: Session,
-        destinations: &[String],
+        destinations: Vec<Gid>,
         amounts: Amounts,
         connect: ConnectOptions,
     ) -> Result<Ahead, Error> {
-        let table = Assignments::new(destinations.to_vec(), amounts.unassigned);
-        let destinations = gids(destinations)?;
+        let table = Assignments::new(destinations.clone(), amounts.unassigned);
         let begun = begin(&session, &destinations, connect)?;
         let sessions = amounts.sessions.min(amounts.sessions_max);
         let mut ahead = Ahead {
@@ -136,7 +135,7 @@ impl Ahead {
             return;
         }
         let connect = self.connect;
-        let to = |(_, gid): &(_, Gid)| Destination { connect, ..Destination::new(*gid) };
+        let to = |gid: &Gid| Destination { connect, ..Destination::new(*gid) };
         let to: Vec<_> = self.destinations.iter().map(to).collect();
         let options = PrepareOptions {
             mr_len: MR_BYTES,
@@ -191,7 +190,7 @@ impl Ahead {
 
     /// The first QP of the session for a child that is about to be forked, to be connected to what is wanted if there is
     /// such a one; none if all are in use.
-    pub(crate) fn choose(&mut self, wanted: &BTreeSet<String>) -> Option<QpNumber> {
+    pub(crate) fn choose(&mut self, wanted: &BTreeSet<Gid>) -> Option<QpNumber> {
         self.look_after();
         self.gather();
         self.hear();
@@ -214,7 +213,7 @@ impl Ahead {
         let now = Instant::now();
         if self.lacked.replace(now).is_none_or(|last| now - last > SPELL) {
             let names: Vec<_> =
-                lacking.iter().map(|at| self.destinations[*at].0.as_str()).collect();
+                lacking.iter().map(|at| self.destinations[*at].to_string()).collect();
             let why = match self.connect.policy {
                 Policy::Leased => {
                     "the node has no room for a leased queue pair (transfer.leased_wrs_max; \
@@ -248,16 +247,8 @@ impl Ahead {
     /// Hears where children have connected QPs of theirs: so they stay.
     pub(crate) fn hear(&mut self) {
         for (qp, destination) in self.found.take() {
-            let gid = match destination.as_deref().map(str::parse).transpose() {
-                Ok(gid) => gid,
-                Err(error) => {
-                    eprintln!("elver-handler: a child's report: {error}");
-                    continue;
-                }
-            };
-            if let Some((Which { set, number }, place)) =
-                self.table.connected(qp, destination.as_deref())
-                && let Err(error) = self.sets[set].assign(number, place, gid)
+            if let Some((Which { set, number }, place)) = self.table.connected(qp, destination)
+                && let Err(error) = self.sets[set].assign(number, place, destination)
             {
                 eprintln!("elver-handler: a connection is not kept: {error}");
             }
@@ -268,22 +259,21 @@ impl Ahead {
     pub(crate) fn connected(&mut self) -> Option<Vec<String>> {
         let named = self.destinations.iter().zip(&self.begun);
         let is_there = |begun: &Begun| matches!(begun.going.poll(), Ok(Some(_)));
-        let named = named.filter(|(_, begun)| is_there(begun)).map(|((name, _), _)| name.clone());
-        let reached = self.table.reached().into_iter().map(String::from);
-        let now: BTreeSet<String> = named.chain(reached).collect();
+        let named = named.filter(|(_, begun)| is_there(begun)).map(|(gid, _)| *gid);
+        let now: BTreeSet<Gid> = named.chain(self.table.reached()).collect();
         if now == self.told {
             return None;
         }
         self.told = now;
-        Some(self.told.iter().cloned().collect())
+        Some(self.told.iter().map(Gid::to_string).collect())
     }
 
     /// What the INIT process itself has.
     pub(crate) fn own(&mut self) -> Result<Rdma, Error> {
         let mut rdma = Rdma::own(self.session.clone(), self.connect)?;
-        for ((name, _), begun) in self.destinations.iter().zip(&mut self.begun) {
+        for (gid, begun) in self.destinations.iter().zip(&mut self.begun) {
             if let Some(vqp) = begun.vqp.take() {
-                rdma.begun.insert(name.clone(), (vqp, begun.going.clone()));
+                rdma.begun.insert(*gid, (vqp, begun.going.clone()));
             }
         }
         Ok(rdma)
@@ -310,14 +300,14 @@ impl Ahead {
             let is_there = vqp.is_connected() && vqp.failure().is_none();
             match destination {
                 Some(destination) if is_there => {
-                    vqps.insert(destination.to_string(), vqp);
+                    vqps.insert(destination, vqp);
                 }
                 // Its parent has not heard yet of where it went.
                 None if is_there => {}
                 // One with a destination was made before the node was told, or its node was away, or had no room: it is
                 // connected when it is asked for, or says then why not.
                 destination => {
-                    unassigned.push((qp, destination.map(String::from), vqp));
+                    unassigned.push((qp, destination, vqp));
                 }
             }
         }
@@ -339,35 +329,56 @@ pub(crate) fn open() -> Result<Session, Error> {
 /// What a process that has no children has: a session, and connections that have been begun.
 pub(crate) fn connecting(
     session: Session,
-    destinations: &[String],
+    destinations: &[Gid],
     connect: ConnectOptions,
 ) -> Result<Rdma, Error> {
-    let destinations = gids(destinations)?;
-    let begun = begin(&session, &destinations, connect)?;
+    let begun = begin(&session, destinations, connect)?;
     let mut rdma = Rdma::own(session, connect)?;
-    for ((name, _), Begun { vqp, going }) in destinations.into_iter().zip(begun) {
-        rdma.begun.extend(vqp.map(|vqp| (name, (vqp, going))));
+    for (gid, Begun { vqp, going }) in destinations.iter().zip(begun) {
+        rdma.begun.extend(vqp.map(|vqp| (*gid, (vqp, going))));
     }
     Ok(rdma)
 }
 
-fn gids(destinations: &[String]) -> Result<Vec<(String, Gid)>, Error> {
-    let parse = |text: &String| match text.parse() {
-        Ok(gid) => Ok((text.clone(), gid)),
-        Err(_) => Err(Error::NoGid(text.clone())),
-    };
-    destinations.iter().map(parse).collect()
+/// What a text names with spaces between: each once, in whichever spelling.
+pub(crate) fn gids(text: &str) -> Result<Vec<Gid>, Error> {
+    let mut gids = Vec::new();
+    for word in text.split_whitespace() {
+        let gid = word.parse().map_err(|_| Error::NoGid(word.to_string()))?;
+        if !gids.contains(&gid) {
+            gids.push(gid);
+        }
+    }
+    Ok(gids)
 }
 
 fn begin(
     session: &Session,
-    to: &[(String, Gid)],
+    to: &[Gid],
     connect: ConnectOptions,
 ) -> Result<Vec<Begun>, elver::Error> {
-    let begin = |(_, gid): &(String, Gid)| {
+    let begin = |gid: &Gid| {
         let vqp = session.create_vqp(VqpOptions::default())?;
         let going = vqp.qconnect_start(*gid, 0, connect)?;
         Ok(Begun { vqp: Some(vqp), going: Rc::new(going) })
     };
     to.iter().map(begin).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A destination that was spelled in two ways was connected, and leased, twice.
+    #[test]
+    fn a_destination_is_one_in_whichever_spelling() {
+        let named = gids("10.0.0.1 ::ffff:10.0.0.1  ::FFFF:a00:1 fe80::1 FE80:0::0001").unwrap();
+        assert_eq!(named.iter().map(Gid::to_string).collect::<Vec<_>>(), ["10.0.0.1", "fe80::1"]);
+        assert_eq!(gids("").unwrap(), []);
+        // Of what could be another number to others nothing is made.
+        for wrong in ["nowhere", "10.0.0.01", "10.0.0.1/8", "fe80::1%eth0"] {
+            let said = gids(&format!("10.0.0.1 {wrong}")).unwrap_err().to_string();
+            assert!(said.contains(wrong), "{said}");
+        }
+    }
 }

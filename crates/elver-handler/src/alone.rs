@@ -17,7 +17,6 @@ impl Rdma {
     pub fn open() -> Result<Rdma, Error> {
         let session = ahead::open()?;
         let named = std::env::var("ELVER_DESTINATIONS").unwrap_or_default();
-        let destinations: Vec<String> = named.split_whitespace().map(String::from).collect();
-        ahead::connecting(session, &destinations, connect_options()?)
+        ahead::connecting(session, &ahead::gids(&named)?, connect_options()?)
     }
 }

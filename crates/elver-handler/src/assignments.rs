@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use elver::Gid;
 use rustix::process::Pid;
 
 /// A session that was prepared.
@@ -31,14 +32,14 @@ struct Qp {
 #[derive(Clone, Debug, Default)]
 struct Assignment {
     child: Option<Pid>,
-    destination: Option<String>,
+    destination: Option<Gid>,
     /// Its child has told of it since it has it.
     is_told: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Assignments {
-    destinations: Vec<String>,
+    destinations: Vec<Gid>,
     unassigned: u32,
     qps: Vec<Qp>,
     entries: Vec<Assignment>,
@@ -46,7 +47,7 @@ pub(crate) struct Assignments {
 
 impl Assignments {
     /// Empty tables, of a function with these destinations, whose sessions have so many QPs beside those to them.
-    pub(crate) fn new(destinations: Vec<String>, unassigned: u32) -> Assignments {
+    pub(crate) fn new(destinations: Vec<Gid>, unassigned: u32) -> Assignments {
         Assignments { destinations, unassigned, qps: Vec::new(), entries: Vec::new() }
     }
 
@@ -64,7 +65,7 @@ impl Assignments {
     pub(crate) fn add(&mut self, set: usize, sessions: u32) {
         for number in 0..sessions {
             let session = Which { set, number };
-            let named = self.destinations.iter().map(|to| (None, Some(to.clone())));
+            let named = self.destinations.iter().map(|to| (None, Some(*to)));
             let others = (0..self.unassigned).map(|place| (Some(place), None));
             for (place, destination) in named.chain(others) {
                 self.qps.push(Qp { session, place });
@@ -86,20 +87,20 @@ impl Assignments {
     /// says, by a QP's place: it may have had no room to connect one, or no answer.
     pub(crate) fn choose(
         &self,
-        wanted: &BTreeSet<String>,
+        wanted: &BTreeSet<Gid>,
         is_free: impl Fn(Which) -> bool,
         is_connected: impl Fn(Which, usize) -> bool,
     ) -> Option<QpNumber> {
         let rank = |first: &QpNumber| {
             let session = self.session(*first);
             let entries = || self.of(*first).iter().enumerate();
-            let goes_to = |entry: &Assignment, to: &String| entry.destination.as_ref() == Some(to);
-            let has = |to: &String| {
+            let goes_to = |entry: &Assignment, to: &Gid| entry.destination.as_ref() == Some(to);
+            let has = |to: &Gid| {
                 entries().any(|(at, entry)| goes_to(entry, to) && is_connected(session, at))
             };
             let missing: Vec<_> = wanted.iter().filter(|to| !has(to)).collect();
             // One that lacks its connection is there to be connected.
-            let is_there = |to: &String| entries().any(|(_, entry)| goes_to(entry, to));
+            let is_there = |to: &Gid| entries().any(|(_, entry)| goes_to(entry, to));
             let places = missing.iter().filter(|to| !is_there(to)).count();
             let open = entries().filter(|(_, entry)| entry.destination.is_none()).count();
             let others = self.destinations.iter().filter(|to| !wanted.contains(*to) && !has(to));
@@ -118,9 +119,9 @@ impl Assignments {
     pub(crate) fn destinations(
         &self,
         first: QpNumber,
-    ) -> impl Iterator<Item = (QpNumber, Option<&str>)> {
+    ) -> impl Iterator<Item = (QpNumber, Option<Gid>)> {
         let at = (first.0..).map(QpNumber);
-        at.zip(self.of(first).iter().map(|entry| entry.destination.as_deref()))
+        at.zip(self.of(first).iter().map(|entry| entry.destination))
     }
 
     fn of(&self, first: QpNumber) -> &[Assignment] {
@@ -147,19 +148,19 @@ impl Assignments {
     pub(crate) fn connected(
         &mut self,
         qp: QpNumber,
-        destination: Option<&str>,
+        destination: Option<Gid>,
     ) -> Option<(Which, u32)> {
         let (Qp { session, place }, entry) = (*self.qps.get(qp.0)?, self.entries.get_mut(qp.0)?);
         let place = place.filter(|_| entry.child.is_some())?;
-        let is_same = entry.destination.as_deref() == destination;
-        let is_functions = |to: &str| self.destinations.iter().any(|named| named == to);
+        let is_same = entry.destination == destination;
+        let is_functions = |to| self.destinations.contains(&to);
         if is_same && (entry.is_told || destination.is_none())
             || destination.is_some_and(is_functions)
         {
             return None;
         }
         entry.is_told = true;
-        entry.destination = destination.map(String::from);
+        entry.destination = destination;
         Some((session, place))
     }
 
@@ -169,9 +170,9 @@ impl Assignments {
     }
 
     /// Destinations beyond the function's.
-    pub(crate) fn reached(&self) -> BTreeSet<&str> {
+    pub(crate) fn reached(&self) -> BTreeSet<Gid> {
         let places = self.qps.iter().zip(&self.entries).filter(|(qp, _)| qp.place.is_some());
-        places.filter_map(|(_, entry)| entry.destination.as_deref()).collect()
+        places.filter_map(|(_, entry)| entry.destination).collect()
     }
 }
 
@@ -183,13 +184,18 @@ mod tests {
         Pid::from_raw(number).unwrap()
     }
 
-    fn wanted(destinations: &[&str]) -> BTreeSet<String> {
-        destinations.iter().map(|to| to.to_string()).collect()
+    /// A node, by a letter.
+    fn to(name: &str) -> Gid {
+        Gid([name.as_bytes()[0]; 16])
+    }
+
+    fn wanted(destinations: &[&str]) -> BTreeSet<Gid> {
+        destinations.iter().copied().map(to).collect()
     }
 
     /// Three sessions, each with a QP to `a` and two others.
     fn table() -> Assignments {
-        let mut table = Assignments::new(vec!["a".into()], 2);
+        let mut table = Assignments::new(vec![to("a")], 2);
         table.add(0, 2);
         table.add(1, 1);
         table
@@ -211,15 +217,25 @@ mod tests {
         table.assign(QpNumber(0), pid(7));
         assert_eq!(table.choose(&wanted(&[]), all, as_told), Some(QpNumber(3)));
         // The child goes elsewhere by the first of its own two, and the second session does so too, to another place.
-        assert_eq!(table.connected(QpNumber(1), Some("b")), Some((Which { set: 0, number: 0 }, 0)));
+        assert_eq!(
+            table.connected(QpNumber(1), Some(to("b"))),
+            Some((Which { set: 0, number: 0 }, 0))
+        );
         table.assign(QpNumber(3), pid(8));
-        assert_eq!(table.connected(QpNumber(5), Some("c")), Some((Which { set: 0, number: 1 }, 1)));
-        assert_eq!(table.reached(), BTreeSet::from(["b", "c"]));
+        assert_eq!(
+            table.connected(QpNumber(5), Some(to("c"))),
+            Some((Which { set: 0, number: 1 }, 1))
+        );
+        assert_eq!(table.reached(), wanted(&["b", "c"]));
         assert_eq!(table.choose(&wanted(&["a"]), all, as_told), Some(QpNumber(6)));
         table.ended(pid(7));
         table.ended(pid(8));
-        for (to, first) in [("a", 0), ("b", 0), ("c", 3), ("d", 0)] {
-            assert_eq!(table.choose(&wanted(&[to]), all, as_told), Some(QpNumber(first)), "{to}");
+        for (named, first) in [("a", 0), ("b", 0), ("c", 3), ("d", 0)] {
+            assert_eq!(
+                table.choose(&wanted(&[named]), all, as_told),
+                Some(QpNumber(first)),
+                "{named}"
+            );
         }
         // Two that nobody has take two entries without a destination.
         assert_eq!(table.choose(&wanted(&["d", "e"]), all, as_told), Some(QpNumber(6)));
@@ -234,19 +250,23 @@ mod tests {
     fn one_that_lacks_what_the_tables_say_it_has_is_passed_over() {
         let mut table = table();
         table.assign(QpNumber(3), pid(7));
-        assert!(table.connected(QpNumber(4), Some("b")).is_some());
+        assert!(table.connected(QpNumber(4), Some(to("b"))).is_some());
         table.ended(pid(7));
         // The first has no connection to `a`, and the second none to `b`.
         let lacking = [(Which { set: 0, number: 0 }, 0), (Which { set: 0, number: 1 }, 1)];
         let is_there = |which: Which, at: usize| !lacking.contains(&(which, at));
-        for (to, first) in [(&[] as &[&str], 3), (&["a"], 3), (&["b"], 3), (&["a", "c"], 3)] {
-            assert_eq!(table.choose(&wanted(to), all, is_there), Some(QpNumber(first)), "{to:?}");
+        for (named, first) in [(&[] as &[&str], 3), (&["a"], 3), (&["b"], 3), (&["a", "c"], 3)] {
+            assert_eq!(
+                table.choose(&wanted(named), all, is_there),
+                Some(QpNumber(first)),
+                "{named:?}"
+            );
         }
         // One whose place for `b` is to be connected again needs no other place for it.
         let lacks_b = |which: Which, at: usize| which.set == 1 || (which, at) != lacking[1];
         table.assign(QpNumber(0), pid(8));
-        assert!(table.connected(QpNumber(1), Some("d")).is_some());
-        assert!(table.connected(QpNumber(2), Some("e")).is_some());
+        assert!(table.connected(QpNumber(1), Some(to("d"))).is_some());
+        assert!(table.connected(QpNumber(2), Some(to("e"))).is_some());
         table.ended(pid(8));
         let first_set = |which: Which| which.set == 0;
         assert_eq!(table.choose(&wanted(&["b", "c"]), first_set, lacks_b), Some(QpNumber(3)));
@@ -257,14 +277,18 @@ mod tests {
     #[test]
     fn what_children_tell_counts_for_what_they_have() {
         let mut table = table();
-        assert_eq!(table.connected(QpNumber(1), Some("b")), None, "nobody's");
+        assert_eq!(table.connected(QpNumber(1), Some(to("b"))), None, "nobody's");
         table.assign(QpNumber(0), pid(7));
         for qp in [0, 9, usize::MAX] {
-            assert_eq!(table.connected(QpNumber(qp), Some("b")), None, "{qp}");
+            assert_eq!(table.connected(QpNumber(qp), Some(to("b"))), None, "{qp}");
         }
-        assert!(table.connected(QpNumber(2), Some("b")).is_some());
-        assert_eq!(table.connected(QpNumber(2), Some("b")), None, "as before");
-        assert_eq!(table.connected(QpNumber(1), Some("a")), None, "each session has one to there");
+        assert!(table.connected(QpNumber(2), Some(to("b"))).is_some());
+        assert_eq!(table.connected(QpNumber(2), Some(to("b"))), None, "as before");
+        assert_eq!(
+            table.connected(QpNumber(1), Some(to("a"))),
+            None,
+            "each session has one to there"
+        );
         assert_eq!(table.connected(QpNumber(1), None), None, "as before");
         assert_eq!(table.count_unassigned(), 5);
         assert!(table.connected(QpNumber(2), None).is_some());
@@ -277,8 +301,8 @@ mod tests {
         let kept = Some((Which { set: 0, number: 0 }, 1));
         for child in [7, 8] {
             table.assign(QpNumber(0), pid(child));
-            assert_eq!(table.connected(QpNumber(2), Some("b")), kept);
-            assert_eq!(table.connected(QpNumber(2), Some("b")), None, "once for each child");
+            assert_eq!(table.connected(QpNumber(2), Some(to("b"))), kept);
+            assert_eq!(table.connected(QpNumber(2), Some(to("b"))), None, "once for each child");
             table.ended(pid(child));
         }
     }

@@ -28,7 +28,7 @@ pub enum Error {
     #[error("the platform gives no RDMA: its configuration needs platform.node_socket")]
     NoNode,
     /// A destination is no GID.
-    #[error("{0:?} is no GID")]
+    #[error("{0:?} is no GID, which is written as the IP address of its node: 10.0.0.1, fe80::1")]
     NoGid(String),
     /// RDMA.
     #[error("{0}")]

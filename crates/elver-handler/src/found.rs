@@ -5,12 +5,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use elver::Gid;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::assignments::QpNumber;
-
-/// The longest report, in bytes, which is written as one.
-const REPORT_MAX: usize = 128;
 
 /// The INIT process's end.
 #[derive(Debug)]
@@ -49,7 +47,7 @@ impl Found {
     }
 
     /// What has been told, of these tables.
-    pub(crate) fn take(&self) -> Vec<(QpNumber, Option<String>)> {
+    pub(crate) fn take(&self) -> Vec<(QpNumber, Option<Gid>)> {
         let mut told = Vec::new();
         // A pipe's room: children that tell more meanwhile are heard the next time.
         let mut bytes = [0; 1 << 16];
@@ -70,21 +68,24 @@ impl Found {
     }
 }
 
-fn read(line: &[u8]) -> Option<(u64, QpNumber, Option<String>)> {
+fn read(line: &[u8]) -> Option<(u64, QpNumber, Option<Gid>)> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let (epoch, qp) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let destination = words.next().filter(|_| words.next().is_none())?;
-    Some((epoch, QpNumber(qp), (destination != "-").then(|| destination.to_string())))
+    let destination = match destination {
+        "-" => None,
+        gid => Some(gid.parse().ok()?),
+    };
+    Some((epoch, QpNumber(qp), destination))
 }
 
 impl Finder {
     /// A QP is connected to a destination now, or could not be found connected.
-    pub(crate) fn tell(&self, qp: QpNumber, destination: Option<&str>) {
-        let report = format!("{} {} {}\n", self.epoch, qp.0, destination.unwrap_or("-"));
-        if report.len() <= REPORT_MAX {
-            // Without room nobody is told.
-            let _ = rustix::io::write(&*self.finds, report.as_bytes());
-        }
+    pub(crate) fn tell(&self, qp: QpNumber, destination: Option<Gid>) {
+        let destination = destination.map_or("-".to_string(), |gid| gid.to_string());
+        let report = format!("{} {} {destination}\n", self.epoch, qp.0);
+        // Without room nobody is told.
+        let _ = rustix::io::write(&*self.finds, report.as_bytes());
     }
 }
 
@@ -99,14 +100,14 @@ mod tests {
         found.begin_anew();
         let finder = found.finder();
         assert_eq!(found.take(), []);
-        before.tell(QpNumber(1), Some("10.0.0.1"));
-        finder.tell(QpNumber(2), Some("10.0.0.2"));
+        let gid = |text: &str| text.parse::<Gid>().unwrap();
+        before.tell(QpNumber(1), Some(gid("10.0.0.1")));
+        finder.tell(QpNumber(2), Some(gid("::FFFF:10.0.0.2")));
         finder.tell(QpNumber(3), None);
-        finder.tell(QpNumber(4), Some(&"x".repeat(REPORT_MAX)));
-        for nonsense in ["\n", "1\n", "1 2\n", "1 2 a b\n", "x 2 a\n", "1 -1 a\n"] {
+        for nonsense in ["\n", "1\n", "1 2\n", "1 2 a\n", "1 2 :: b\n", "x 2 ::\n", "1 -1 ::\n"] {
             rustix::io::write(&*finder.finds, nonsense.as_bytes()).unwrap();
         }
-        let told = vec![(QpNumber(2), Some("10.0.0.2".to_string())), (QpNumber(3), None)];
+        let told = vec![(QpNumber(2), Some(gid("10.0.0.2"))), (QpNumber(3), None)];
         assert_eq!(found.take(), told);
         // A pipe without room holds nobody up.
         for _ in 0..1 << 16 {

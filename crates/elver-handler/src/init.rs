@@ -6,14 +6,14 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use elver::Session;
+use elver::{Gid, Session};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::ahead::{Ahead, Amounts};
+use crate::ahead::{Ahead, Amounts, gids};
 use crate::api::Invocation;
 use crate::assignments::QpNumber;
 use crate::context::{Context, Source};
@@ -83,9 +83,9 @@ impl Init {
         let nothing = File::open("/dev/null").map_err(system("opening /dev/null"))?;
         rustix::stdio::dup2_stdin(&nothing).map_err(|error| system("dup2")(error.into()))?;
         keep_strays().map_err(system("becoming a subreaper"))?;
-        let destinations: Vec<String> =
-            variable("ELVER_DESTINATIONS")?.split_whitespace().map(String::from).collect();
-        let ahead = match make_ready(&destinations) {
+        let named = variable("ELVER_DESTINATIONS")?;
+        let destinations = named.split_whitespace().map(String::from).collect();
+        let ahead = match gids(&named).and_then(make_ready) {
             Ok(ahead) => ahead,
             Err(error) => {
                 eprintln!("elver-handler: nothing is made ready: {error}");
@@ -199,7 +199,9 @@ impl Init {
         // The node may know of an end before this process does, and have the session ready again.
         let readable = self.look(Some(&Timespec::default()));
         self.reap(&readable.map_err(system("looking for ended children"))?.ended)?;
-        let session = self.ahead.as_mut().and_then(|ahead| ahead.choose(wanted));
+        let parse = |to: &String| to.parse().map_err(|_| Error::NoGid(to.clone()));
+        let wanted: BTreeSet<Gid> = wanted.iter().map(parse).collect::<Result<_, Error>>()?;
+        let session = self.ahead.as_mut().and_then(|ahead| ahead.choose(&wanted));
         let pid = match fork() {
             Ok(Forked::Parent(pid)) => pid,
             Ok(Forked::Child) => {
@@ -303,7 +305,7 @@ fn variable(name: &'static str) -> Result<String, Error> {
 }
 
 /// Begins, where there are destinations, or QPs for some, and a node.
-fn make_ready(destinations: &[String]) -> Result<Option<Ahead>, Error> {
+fn make_ready(destinations: Vec<Gid>) -> Result<Option<Ahead>, Error> {
     let node = variable(NODE)?;
     let unassigned = variable(UNASSIGNED)?.parse().map_err(|_| Error::NoPlatform(UNASSIGNED))?;
     let is_asked = !destinations.is_empty() || unassigned > 0;

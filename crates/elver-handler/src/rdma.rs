@@ -27,29 +27,23 @@ pub struct Rdma {
     /// Whether it was made ahead for this child.
     pub inherited: bool,
     pub(crate) connect: ConnectOptions,
-    pub(crate) vqps: BTreeMap<String, Vqp>,
-    pub(crate) begun: BTreeMap<String, (Vqp, Rc<Connecting>)>,
+    pub(crate) vqps: BTreeMap<Gid, Vqp>,
+    pub(crate) begun: BTreeMap<Gid, (Vqp, Rc<Connecting>)>,
     pub(crate) unassigned: Option<Unassigned>,
 }
 
 /// Inherited QPs that go nowhere yet, or not where they should, and who is told when one does.
 #[derive(Debug)]
 pub(crate) struct Unassigned {
-    pub(crate) qps: Vec<(QpNumber, Option<String>, Vqp)>,
+    pub(crate) qps: Vec<(QpNumber, Option<Gid>, Vqp)>,
     pub(crate) finder: Finder,
 }
 
 impl Unassigned {
     /// One of them, connected; none if all are in use.
-    fn connect(
-        &mut self,
-        destination: &str,
-        gid: Gid,
-        options: ConnectOptions,
-    ) -> Result<Option<Vqp>, Error> {
-        let find =
-            |wanted: Option<&str>| self.qps.iter().position(|(_, to, _)| to.as_deref() == wanted);
-        let Some(at) = find(Some(destination)).or_else(|| find(None)) else { return Ok(None) };
+    fn connect(&mut self, gid: Gid, options: ConnectOptions) -> Result<Option<Vqp>, Error> {
+        let find = |wanted| self.qps.iter().position(|(_, to, _)| *to == wanted);
+        let Some(at) = find(Some(gid)).or_else(|| find(None)) else { return Ok(None) };
         let (qp, to, vqp) = &self.qps[at];
         if let Err(error) = vqp.qconnect_with(gid, 0, options) {
             if to.is_some() {
@@ -58,7 +52,7 @@ impl Unassigned {
             return Err(error.into());
         }
         let (qp, _, vqp) = self.qps.remove(at);
-        self.finder.tell(qp, Some(destination));
+        self.finder.tell(qp, Some(gid));
         Ok(Some(vqp))
     }
 }
@@ -70,23 +64,22 @@ impl Rdma {
         Ok(Rdma { session, mr, inherited: false, connect, vqps, begun, unassigned: None })
     }
 
-    /// The connection to a destination. One that nobody made ahead is made now, by an inherited QP that goes nowhere yet
+    /// The connection to a destination, by its GID, in whichever spelling. One that nobody made ahead is made now, by an inherited QP that goes nowhere yet
     /// if there is one: those that come after this process find it connected.
     ///
     /// # Errors
     /// [`Error::NoGid`], and [`Error::Rdma`] if it cannot be connected to.
     pub fn vqp(&mut self, destination: &str) -> Result<&Vqp, Error> {
-        if !self.vqps.contains_key(destination) {
-            let vqp = match self.begun.remove(destination) {
+        let gid: Gid = destination.parse().map_err(|_| Error::NoGid(destination.to_string()))?;
+        if !self.vqps.contains_key(&gid) {
+            let vqp = match self.begun.remove(&gid) {
                 Some((vqp, going)) => {
                     going.wait(None)?;
                     vqp
                 }
                 None => {
-                    let gid =
-                        destination.parse().map_err(|_| Error::NoGid(destination.to_string()))?;
                     let (unassigned, options) = (self.unassigned.as_mut(), self.connect);
-                    let connect = |qps: &mut Unassigned| qps.connect(destination, gid, options);
+                    let connect = |qps: &mut Unassigned| qps.connect(gid, options);
                     match unassigned.map(connect).transpose()? {
                         Some(Some(vqp)) => vqp,
                         Some(None) | None => {
@@ -97,14 +90,14 @@ impl Rdma {
                     }
                 }
             };
-            self.vqps.insert(destination.to_string(), vqp);
+            self.vqps.insert(gid, vqp);
         }
-        Ok(&self.vqps[destination])
+        Ok(&self.vqps[&gid])
     }
 
     /// The destinations that it has connections to now.
-    pub fn connected(&self) -> impl Iterator<Item = &str> {
-        self.vqps.keys().map(String::as_str)
+    pub fn connected(&self) -> impl Iterator<Item = Gid> {
+        self.vqps.keys().copied()
     }
 
     /// READs bytes of a peer's memory into [`Rdma::mr`], and waits for them.

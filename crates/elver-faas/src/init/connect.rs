@@ -16,11 +16,7 @@ use crate::protocol::NODE_SOCKET;
 use crate::schedule::ProcessId;
 
 /// Begins, where there are destinations and a node. What the node knows then is told to `events`.
-pub(super) fn start(
-    process: ProcessId,
-    destinations: &[String],
-    events: Option<SyncSender<Event>>,
-) {
+pub(super) fn start(process: ProcessId, destinations: &[Gid], events: Option<SyncSender<Event>>) {
     let socket = Path::new(NODE_SOCKET);
     if destinations.is_empty() || !socket.exists() {
         return;
@@ -41,15 +37,14 @@ pub(super) fn start(
 }
 
 /// Which destinations the node knows now.
-fn warm(socket: &Path, destinations: &[String]) -> Result<BTreeSet<String>, elver::Error> {
+fn warm(socket: &Path, destinations: &[Gid]) -> Result<BTreeSet<Gid>, elver::Error> {
     let session = Session::connect(socket)?;
     let mut known = BTreeSet::new();
-    for destination in destinations {
-        let Ok(gid) = destination.parse::<Gid>() else { continue };
-        if session.warm(&[gid])?.0 == 1 {
-            known.insert(destination.clone());
+    for gid in destinations {
+        if session.warm(&[*gid])?.0 == 1 {
+            known.insert(*gid);
         } else {
-            say(format_args!("{destination} did not answer; the function connects to it itself"));
+            say(format_args!("{gid} did not answer; the function connects to it itself"));
         }
     }
     session.close()?;

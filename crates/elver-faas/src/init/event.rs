@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
 
+use elver::Gid;
 use rustix::process::Pid;
 
 use crate::protocol::{Order, RuntimeReport};
@@ -20,5 +21,5 @@ pub(super) enum Event {
     /// A runtime reports.
     Runtime(ProcessId, RuntimeReport),
     /// The node has, or has not, made ready what an INIT process connects to.
-    Connected(ProcessId, BTreeSet<String>),
+    Connected(ProcessId, BTreeSet<Gid>),
 }

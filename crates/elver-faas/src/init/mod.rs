@@ -139,19 +139,21 @@ impl Init {
                     runtime.takes_orders = true;
                 }
             }
-            Event::Runtime(process, RuntimeReport::Connected(connections))
-            | Event::Connected(process, connections) => {
-                if let Some(runtime) = self.processes.get_mut(&process) {
-                    // The handler can write there too, of any length and as often as it likes.
-                    let is_gid = |text: &String| text.parse::<Gid>().is_ok();
-                    let connections: BTreeSet<String> =
-                        connections.into_iter().filter(is_gid).take(CONNECTIONS_MAX).collect();
-                    if runtime.connections != connections {
-                        runtime.connections = connections.clone();
-                        self.tell(&Report::Connected { process, connections });
-                    }
-                }
+            Event::Runtime(process, RuntimeReport::Connected(connections)) => {
+                // The handler can write there too, of any length and as often as it likes.
+                let gids = connections.iter().filter_map(|text| text.parse::<Gid>().ok());
+                self.connected(process, gids.take(CONNECTIONS_MAX).collect());
             }
+            Event::Connected(process, connections) => self.connected(process, connections),
+        }
+    }
+
+    fn connected(&mut self, process: ProcessId, connections: BTreeSet<Gid>) {
+        if let Some(runtime) = self.processes.get_mut(&process)
+            && runtime.connections != connections
+        {
+            runtime.connections = connections.clone();
+            self.tell(&Report::Connected { process, connections });
         }
     }
 
@@ -257,7 +259,8 @@ mod tests {
         let (orders, _unread) = UnixStream::pair().unwrap();
         let process = ProcessId(7);
         let (mut init, mut reports) = init(process, Runtime::with_orders(own, orders).unwrap());
-        let gids: BTreeSet<String> = ["10.0.0.2".into(), "x".repeat(1 << 19)].into();
+        let gids: BTreeSet<String> =
+            ["10.0.0.2".into(), "::ffff:10.0.0.2".into(), "x".repeat(1 << 19)].into();
         for _ in 0..1000 {
             let connected = RuntimeReport::Connected(gids.clone());
             init.handle(Event::Runtime(process, connected));
@@ -265,7 +268,7 @@ mod tests {
         let why = "\u{e9}".repeat(1 << 18);
         init.handle(Event::Runtime(process, RuntimeReport::Ended(RequestId(1), why)));
         drop(init);
-        let connections = BTreeSet::from(["10.0.0.2".to_string()]);
+        let connections = BTreeSet::from(["10.0.0.2".parse().unwrap()]);
         let expected = Report::Connected { process, connections };
         assert_eq!(receive(&mut reports).unwrap(), Some(expected));
         match receive(&mut reports).unwrap() {
@@ -282,7 +285,8 @@ mod tests {
         let pid = rustix::process::Pid::from_child(&sleeping);
         let process = ProcessId(7);
         let (mut init, mut reports) = init(process, Runtime::with_orders(pid, orders).unwrap());
-        let destinations: BTreeSet<String> = (0..CONNECTIONS_MAX).map(|n| n.to_string()).collect();
+        let destinations: BTreeSet<Gid> =
+            (0..CONNECTIONS_MAX).map(|n| Gid([n as u8; 16])).collect();
         // More than any socket holds.
         let request = (0..100_000).map(RequestId).find(|request| {
             let (request, destinations) = (*request, destinations.clone());

@@ -11,6 +11,7 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
+use elver::Gid;
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
@@ -35,7 +36,7 @@ const BOOTSTRAP: &str = "bootstrap";
 pub(super) struct Runtime {
     pub(super) pid: Pid,
     pub(super) function: String,
-    pub(super) connections: BTreeSet<String>,
+    pub(super) connections: BTreeSet<Gid>,
     /// Whether it has said that it forks when it is told to.
     pub(super) takes_orders: bool,
     /// Whether it has said that it has threads, and runs requests itself.
@@ -201,6 +202,7 @@ fn command(spawn: &Spawn) -> io::Result<Command> {
         | RuntimeKind::Program
         | RuntimeKind::Provided => ("on-demand", "python"),
     };
+    let destinations: Vec<_> = spawn.destinations.iter().map(Gid::to_string).collect();
     command
         // As at Lambda, whose functions open what they bring by its name.
         .current_dir(&code)
@@ -218,7 +220,7 @@ fn command(spawn: &Spawn) -> io::Result<Command> {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("ELVER_API_SOCKET", socket(spawn))
         .env("ELVER_SOCKET", NODE_SOCKET)
-        .env("ELVER_DESTINATIONS", spawn.destinations.join(" "))
+        .env("ELVER_DESTINATIONS", destinations.join(" "))
         .env("ELVER_SESSIONS", format!("{} {}", spawn.sessions, spawn.sessions_max))
         .env("ELVER_UNASSIGNED", spawn.unassigned_qps.to_string())
         .env("ELVER_CONNECTIONS", spawn.connections.name())

@@ -27,6 +27,7 @@ use crate::client::{
     TOTAL_HEADER,
 };
 use crate::config::Owner;
+use crate::gids;
 use crate::protocol::CONNECTIONS_MAX;
 use crate::schedule::{ContainerId, Failure};
 
@@ -158,22 +159,21 @@ async fn invoke(
 }
 
 /// What a request wants to be connected to.
-fn destinations(request: &Request<Incoming>) -> Result<BTreeSet<String>, String> {
+fn destinations(request: &Request<Incoming>) -> Result<BTreeSet<Gid>, String> {
     let Some(value) = request.headers().get(DESTINATIONS_HEADER) else {
         return Ok(BTreeSet::new());
     };
     let text = value.to_str().map_err(|error| format!("{DESTINATIONS_HEADER}: {error}"))?;
-    let gids: BTreeSet<String> = text.split_whitespace().map(String::from).collect();
+    let parse =
+        |word| gids::parse(word).map_err(|what| format!("{DESTINATIONS_HEADER} has {what}"));
+    let gids: BTreeSet<Gid> = text.split_whitespace().map(parse).collect::<Result<_, String>>()?;
     if gids.len() > CONNECTIONS_MAX {
         let has = gids.len();
         return Err(format!(
             "{DESTINATIONS_HEADER} has {has}; at most {CONNECTIONS_MAX} are taken"
         ));
     }
-    match gids.iter().find(|gid| gid.parse::<Gid>().is_err()) {
-        Some(gid) => Err(format!("{DESTINATIONS_HEADER} has {gid:?}, which is no GID")),
-        None => Ok(gids),
-    }
+    Ok(gids)
 }
 
 /// Who may invoke nothing: neither root nor the orchestrator's own user, no owner, and nobody whom one named.

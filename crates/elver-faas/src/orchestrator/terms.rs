@@ -29,7 +29,7 @@ pub(super) fn functions(config: &Config) -> BTreeMap<String, FunctionTerms> {
         owner: function.owner.clone(),
         forks: function.runtime.forks(),
         first_is_child: function.runtime == RuntimeKind::Awslambdaric,
-        destinations: function.destinations.iter().cloned().collect(),
+        destinations: function.destinations.iter().copied().collect(),
         timeout: Duration::from_secs(function.timeout_s),
         concurrency_max: function.concurrency_max,
     };

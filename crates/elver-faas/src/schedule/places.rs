@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use elver::Gid;
+
 use super::children::Children;
 use super::words::{ContainerId, ProcessId, RequestId};
 
@@ -36,7 +38,7 @@ pub(super) struct Process {
     /// It has asked since it took a request last.
     pub(super) has_asked_since: bool,
     /// The Orchestrator Table's row: what it has connections to.
-    pub(super) connections: BTreeSet<String>,
+    pub(super) connections: BTreeSet<Gid>,
     /// Requests for it that nobody has taken yet, oldest first.
     pub(super) handed: VecDeque<RequestId>,
     /// Requests that it, or a child of it, has taken.

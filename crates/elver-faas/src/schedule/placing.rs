@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use elver::Gid;
+
 use super::Schedule;
 use super::places::{Container, Process, Stage};
 use super::words::{Action, ContainerId, ProcessId, RequestId, Start};
@@ -34,7 +36,7 @@ impl Schedule {
         now: Duration,
         request: RequestId,
         function: &str,
-        destinations: BTreeSet<String>,
+        destinations: BTreeSet<Gid>,
     ) -> Option<(ProcessId, Start)> {
         if let Some((process, start)) = self.started(function, &destinations) {
             let init = self.processes.get_mut(&process)?;
@@ -83,11 +85,7 @@ impl Schedule {
 
     /// A started process of the function: the Orchestrator Table is asked first for one that lacks the fewest of the
     /// connections, and of those that have as many, for one with the fewest requests.
-    fn started(
-        &self,
-        function: &str,
-        destinations: &BTreeSet<String>,
-    ) -> Option<(ProcessId, Start)> {
+    fn started(&self, function: &str, destinations: &BTreeSet<Gid>) -> Option<(ProcessId, Start)> {
         let terms = self.functions.get(function)?;
         let lacks = |p: &Process| {
             let wanted = terms.destinations.union(destinations);

@@ -6,7 +6,12 @@ use super::*;
 
 const NOW: Duration = Duration::from_secs(1);
 /// What requests want to be connected to beside their function's destinations.
-const NONE: BTreeSet<String> = BTreeSet::new();
+const NONE: BTreeSet<Gid> = BTreeSet::new();
+
+/// Nodes, by what tells them apart.
+fn gids(names: &[&str]) -> BTreeSet<Gid> {
+    names.iter().map(|name| Gid([name.len() as u8; 16])).collect()
+}
 
 fn schedule() -> Schedule {
     let terms = Terms {
@@ -22,7 +27,7 @@ fn schedule() -> Schedule {
         owner: owner.into(),
         forks,
         first_is_child: false,
-        destinations: BTreeSet::from(["gid".to_string()]),
+        destinations: gids(&["gid"]),
         timeout: Duration::from_secs(3),
         concurrency_max: 6,
     };
@@ -43,7 +48,7 @@ fn actions(schedule: &mut Schedule) -> Vec<Action> {
 fn there(
     process: ProcessId,
     function: &str,
-    connections: BTreeSet<String>,
+    connections: BTreeSet<Gid>,
     takes_orders: bool,
 ) -> Found {
     let function = function.into();
@@ -114,8 +119,7 @@ fn the_process_with_the_connections_is_forked() {
     let (container, bare) = cold(&mut schedule, "f");
     schedule.request(NOW, "f", NONE).unwrap();
     let connected = ProcessId(900);
-    let gids = BTreeSet::from(["gid".to_string()]);
-    schedule.adopt_process(NOW, container, there(connected, "f", gids, true));
+    schedule.adopt_process(NOW, container, there(connected, "f", gids(&["gid"]), true));
     actions(&mut schedule);
     let request = schedule.request(NOW, "f", NONE).unwrap();
     assert_eq!(actions(&mut schedule), [Action::Fork(container, connected, request, NONE)]);
@@ -130,7 +134,6 @@ fn the_process_with_the_connections_is_forked() {
 #[test]
 fn the_process_that_lacks_the_fewest_connections_is_forked() {
     let mut schedule = schedule();
-    let gids = |gids: &[&str]| gids.iter().map(|gid| gid.to_string()).collect::<BTreeSet<_>>();
     let (container, first) = cold(&mut schedule, "f");
     schedule.connected(first, gids(&["gid"]));
     let second = ProcessId(900);

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use elver::Gid;
 use serde::{Deserialize, Serialize};
+
+use crate::gids;
 
 /// A container's number, which no other one has had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -72,7 +75,7 @@ pub struct FunctionTerms {
     /// Whether a child has its first request too, and not the INIT process itself.
     pub first_is_child: bool,
     /// What its INIT process is to be connected with.
-    pub destinations: BTreeSet<String>,
+    pub destinations: BTreeSet<Gid>,
     /// How long a request may run.
     pub timeout: Duration,
     /// Requests at once.
@@ -88,7 +91,7 @@ pub enum Action {
     Spawn(ContainerId, ProcessId, RequestId, String),
     /// Fork the INIT process for the request, which wants connections to these beside the function's destinations. One that
     /// has threads runs it itself.
-    Fork(ContainerId, ProcessId, RequestId, BTreeSet<String>),
+    Fork(ContainerId, ProcessId, RequestId, BTreeSet<Gid>),
     /// Kill the child that has the request.
     KillChild(ContainerId, ProcessId, RequestId),
     /// Kill the INIT process and all of its children.
@@ -135,7 +138,8 @@ pub struct Found {
     /// The function's name.
     pub function: String,
     /// What it has connections to.
-    pub connections: BTreeSet<String>,
+    #[serde(with = "gids")]
+    pub connections: BTreeSet<Gid>,
     /// Whether it has done with its first request, and forks when it is told to.
     pub takes_orders: bool,
     /// Whether it has threads, and runs requests itself.

@@ -534,6 +534,17 @@ fn what_connections_cannot_go_over_is_told() {
     assert!(said.contains("ELVER_CONNECTIONS is 'rented'; it is shared or leased"), "{said}");
 }
 
+#[test]
+fn what_is_no_gid_is_no_destination_of_an_actions() {
+    let action = Action::start(30, &[]);
+    let code = "def main(args):\n    return args\n";
+    let value = json!({"code": code, "env": {"ELVER_DESTINATIONS": "10.0.0.1 10.0.0.02"}});
+    let (status, answer) = action.init(value);
+    assert_eq!(status, 502, "{answer}");
+    let said = action.log(1).join("\n");
+    assert!(said.contains("'10.0.0.02' is no GID, which is written"), "{said}");
+}
+
 /// With a node and an action's container of their own, and what backs the connections that are ready.
 fn activations_inherit(group: u8, host: u8, variables: Value, way: &str) {
     let node = TestNode::start(PLACE.config(group, 1));
@@ -552,7 +563,9 @@ def main(args):
     return {'read': rdma.mr.read(0, 8).decode(), 'inherited': rdma.inherited}
 ";
     let gid = node.gid.to_string();
-    let mut value = json!({"code": READ, "env": {"ELVER_DESTINATIONS": gid}});
+    // One, in two spellings.
+    let named = format!("{gid} ::FFFF:{gid}");
+    let mut value = json!({"code": READ, "env": {"ELVER_DESTINATIONS": named}});
     value["env"].as_object_mut().unwrap().extend(variables.as_object().unwrap().clone());
     assert_eq!(action.init(value).0, 200);
     let count = |name: &str| node.status().engine[&format!("heirs_{name}")];
