@@ -37,6 +37,13 @@ struct Assignment {
     is_told: bool,
 }
 
+/// How good a session is for a child, the least the best: whether it lacks something that is wanted, whether it has too few
+/// QPs for that, and how many connections it lacks.
+type Rank = (bool, bool, usize);
+
+/// That of one that lacks nothing: no other is better.
+const FITS: Rank = (false, false, 0);
+
 #[derive(Debug)]
 pub(crate) struct Assignments {
     destinations: Vec<Gid>,
@@ -91,23 +98,38 @@ impl Assignments {
         is_free: impl Fn(Which) -> bool,
         is_connected: impl Fn(Which, usize) -> bool,
     ) -> Option<QpNumber> {
-        let rank = |first: &QpNumber| {
-            let session = self.session(*first);
-            let entries = || self.of(*first).iter().enumerate();
-            let goes_to = |entry: &Assignment, to: &Gid| entry.destination.as_ref() == Some(to);
-            let has = |to: &Gid| {
-                entries().any(|(at, entry)| goes_to(entry, to) && is_connected(session, at))
-            };
-            let missing: Vec<_> = wanted.iter().filter(|to| !has(to)).collect();
-            // One that lacks its connection is there to be connected.
-            let is_there = |to: &Gid| entries().any(|(_, entry)| goes_to(entry, to));
-            let places = missing.iter().filter(|to| !is_there(to)).count();
-            let open = entries().filter(|(_, entry)| entry.destination.is_none()).count();
-            let others = self.destinations.iter().filter(|to| !wanted.contains(*to) && !has(to));
-            (!missing.is_empty(), open < places, missing.len() + others.count())
-        };
-        // The first of those that are as good.
-        self.free(is_free).min_by_key(rank)
+        let mut best = None;
+        for first in self.free(is_free) {
+            let rank = self.rank(first, wanted, &is_connected);
+            if rank == FITS {
+                return Some(first);
+            }
+            // The first of those that are as good.
+            if best.is_none_or(|(least, _)| rank < least) {
+                best = Some((rank, first));
+            }
+        }
+        best.map(|(_, first)| first)
+    }
+
+    fn rank(
+        &self,
+        first: QpNumber,
+        wanted: &BTreeSet<Gid>,
+        is_connected: impl Fn(Which, usize) -> bool,
+    ) -> Rank {
+        let session = self.session(first);
+        let entries = || self.of(first).iter().enumerate();
+        let goes_to = |entry: &Assignment, to: &Gid| entry.destination.as_ref() == Some(to);
+        let has =
+            |to: &Gid| entries().any(|(at, entry)| goes_to(entry, to) && is_connected(session, at));
+        let missing: Vec<_> = wanted.iter().filter(|to| !has(to)).collect();
+        // One that lacks its connection is there to be connected.
+        let is_there = |to: &Gid| entries().any(|(_, entry)| goes_to(entry, to));
+        let places = missing.iter().filter(|to| !is_there(to)).count();
+        let open = entries().filter(|(_, entry)| entry.destination.is_none()).count();
+        let others = self.destinations.iter().filter(|to| !wanted.contains(*to) && !has(to));
+        (!missing.is_empty(), open < places, missing.len() + others.count())
     }
 
     /// The session that a QP is of.
@@ -178,6 +200,9 @@ impl Assignments {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::{btree_set, vec};
+    use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+
     use super::*;
 
     fn pid(number: i32) -> Pid {
@@ -304,6 +329,41 @@ mod tests {
             assert_eq!(table.connected(QpNumber(2), Some(to("b"))), kept);
             assert_eq!(table.connected(QpNumber(2), Some(to("b"))), None, "once for each child");
             table.ended(pid(child));
+        }
+    }
+
+    proptest! {
+        /// All were ranked for each child, though the first that fits would do.
+        #[test]
+        fn the_first_that_fits_is_taken_without_a_look_at_others_and_else_the_first_of_the_best(
+            reached in vec((0..24_usize, 0..6_u8), 0..20),
+            wanted in btree_set(0..6_u8, 0..4),
+            taken in vec(any::<bool>(), 6),
+            lacks in vec(any::<bool>(), 24),
+        ) {
+            let node = |name: u8| Gid([name; 16]);
+            let mut table = Assignments::new(vec![node(0), node(1)], 2);
+            table.add(0, 6);
+            table.assign(QpNumber(0), pid(1));
+            for (qp, name) in reached {
+                table.assign(QpNumber(qp / 4 * 4), pid(1));
+                table.connected(QpNumber(qp), (name > 0).then(|| node(name)));
+            }
+            table.ended(pid(1));
+            let wanted: BTreeSet<Gid> = wanted.into_iter().map(node).collect();
+            let is_free = |which: Which| !taken[which.number as usize];
+            let is_there = |which: Which, at: usize| !lacks[which.number as usize * 4 + at];
+            let best =
+                table.free(is_free).min_by_key(|first| table.rank(*first, &wanted, is_there));
+            let last = std::cell::Cell::new(0);
+            let looks = |which: Which, at: usize| {
+                last.set(last.get().max(which.number));
+                is_there(which, at)
+            };
+            prop_assert_eq!(table.choose(&wanted, is_free, looks), best);
+            if let Some(best) = best.filter(|best| table.rank(*best, &wanted, is_there) == FITS) {
+                prop_assert!(last.get() <= table.session(best).number);
+            }
         }
     }
 }
