@@ -93,11 +93,8 @@ async fn answer(
     match (request.method(), &parts[..]) {
         (&Method::GET, ["invocation", "next"]) => {
             let heeds = heeds(request.headers(), "connections");
-            if !heeds && let Some(refusal) = is_too_old(orchestrator, process) {
-                return refusal;
-            }
             let wanted = request.headers().get(WANTED).cloned();
-            next(orchestrator, process, wanted).await
+            next(orchestrator, process, wanted, heeds).await
         }
         (&Method::POST, ["invocation", id, end @ ("response" | "error")]) => {
             let Some(id) = parse_id(id) else { return unknown(request).await };
@@ -125,6 +122,7 @@ async fn next(
     orchestrator: &Rc<Orchestrator>,
     process: ProcessId,
     wanted: Option<HeaderValue>,
+    heeds: bool,
 ) -> Reply {
     let wanted = match wanted.map(|id| id.to_str().ok()?.parse().ok()).map(|id| id.map(RequestId)) {
         Some(Some(id)) => Some(id),
@@ -140,6 +138,9 @@ async fn next(
         let what =
             "a process that is forked asks for the one request that it is for, with Elver-Request";
         return http::failure(StatusCode::BAD_REQUEST, "BadRequest", what);
+    }
+    if !heeds && let Some(refusal) = is_too_old(orchestrator, process) {
+        return refusal;
     }
     if wanted.is_none() {
         orchestrator.with(|schedule, now| schedule.asks(now, process));
@@ -159,7 +160,8 @@ async fn next(
 }
 
 /// What a function in Rust or C is told that was built with a library that does not know of leased queue pairs, and would go
-/// without, where its configuration has them.
+/// without, where its configuration has them. Its process is ended if it asks for its first request; a child that forgets to say
+/// what it heeds ends nobody but itself.
 fn is_too_old(orchestrator: &Rc<Orchestrator>, process: ProcessId) -> Option<Reply> {
     let (function, _) = door(orchestrator, process)?;
     let Function { runtime, connections, .. } = &orchestrator.config.functions[&function];
@@ -168,7 +170,9 @@ fn is_too_old(orchestrator: &Rc<Orchestrator>, process: ProcessId) -> Option<Rep
     }
     let what = "its program was built with an elver-handler that knows no connections = \"leased\"; build it anew, or \
                 configure \"shared\"";
-    end_unstarted(orchestrator, process, what);
+    if !has_started(orchestrator, process) {
+        end_unstarted(orchestrator, process, what);
+    }
     Some(http::failure(StatusCode::FORBIDDEN, "InvalidStateTransition", what))
 }
 
@@ -362,12 +366,28 @@ fn not_taken(id: RequestId) -> Reply {
     http::failure(StatusCode::FORBIDDEN, "InvalidRequestID", &what)
 }
 
+/// Whether a process has answered its first request, and has children for those that come then: what one of these says is not
+/// its.
+fn has_started(orchestrator: &Orchestrator, process: ProcessId) -> bool {
+    let state = orchestrator.state.borrow();
+    let forks = state
+        .doors
+        .get(&process)
+        .is_some_and(|door| orchestrator.config.functions[&door.function].runtime.forks());
+    forks && !state.schedule.is_starting(process)
+}
+
 /// A runtime could not import its handler, or the like: it is ended, and its request fails for that.
 async fn start_failed(
     orchestrator: &Rc<Orchestrator>,
     process: ProcessId,
     request: Request<Incoming>,
 ) -> Reply {
+    if has_started(orchestrator, process) {
+        let what = "the process has started, and answered a request; one that fails ends with its answer, or without one";
+        let refusal = http::failure(StatusCode::FORBIDDEN, "InvalidStateTransition", what);
+        return http::unread(request, refusal).await;
+    }
     let said = http::reason(request, REASON_MAX).await;
     end_unstarted(orchestrator, process, &said);
     http::json(StatusCode::ACCEPTED, &serde_json::json!({"status": "OK"}))

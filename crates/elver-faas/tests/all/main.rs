@@ -3,6 +3,7 @@
 mod assigned;
 mod faults;
 mod lambda;
+mod lease_attacks;
 mod leased;
 mod native;
 mod openwhisk;
