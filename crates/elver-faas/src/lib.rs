@@ -23,8 +23,8 @@
 //! | `schedule` | who runs which request, without IO; `words`: what it is told, and what it says | 4.1 |
 //! | | `placing`: what exists chooses the start; `places`: containers, and INIT processes in them; `answering`: requests that are answered | 4.1, figure 4 |
 //! | | `children`: one for each request; `ending`: what ends, and when | 4.1.3, 4.1.4 |
-//! | `orchestrator` | what the schedule decides, done: `core`: what its tasks share, and its actions; `terms`: what the configuration comes to; `stuck`: containers that do not end | 4.1 |
-//! | | `front`, `callers`: the door for callers, and who is connected to it; `api`: Lambda's Runtime API; `http`: how both doors speak | |
+//! | `orchestrator` | what the schedule decides, done: `core`: what its tasks share, and its actions; `tables`: what it has of each container, process and request; `terms`: what the configuration comes to; `stuck`: containers that do not end | 4.1 |
+//! | | `front`, `callers`: the door for callers, and who is connected to it; `api`, `said`: Lambda's Runtime API, and what processes say by it; `http`: how both doors speak | |
 //! | | `control`: orders to a container's `elver-init`, and its reports; `node`: the node's socket, for containers | |
 //! | | `limits`: how many connections there may be; `room`: room for bodies | |
 //! | `init` | `elver-init`, a container's first process: `runtime`: an INIT process; `connect`: what it makes ready for RDMA | 4.1.2, 4.1.3 |
@@ -32,7 +32,8 @@
 //! | `action` | an action's container under OpenWhisk: `code`: what `/init` brings; `launcher`: its process; `group`: what that has started | |
 //! | `protocol` | what orchestrator, `elver-init` and runtimes say to each other | |
 //! | `bundle`, `containers`, `seccomp` | a container's configuration; the runtime's command line; the calls that it does not have | |
-//! | `config`, `state` | what the platform's owner says; what the orchestrator has in files | |
+//! | `config` | what the platform's owner says: `sections`: what there may be; `file`, `check`: how it is read, and what is refused; `error` | |
+//! | `state` | what the orchestrator has in files | |
 //! | `client` | asking an orchestrator | |
 //! | `accepting`, `http`, `progress`, `gids` | taking connections; HTTP of small services; a stream whose peer must read; GIDs in what comes in | |
 //! | `bin` | the programs `elver-init` and `elver-action` | |

@@ -5,17 +5,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{HeaderMap, HeaderValue};
 use hyper::{Method, Request, StatusCode};
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 
-use super::core::{Answer, Orchestrator};
-use super::http::{self, Heads, NoBody, Reply, Whole};
-use super::room::{Part, RESPONSE_MAX, Room};
+use super::core::Orchestrator;
+use super::http::{self, Heads, NoBody, Reply};
+use super::room::{RESPONSE_MAX, Room};
+use super::said::{JSON, Said, said, too_large, truncated};
+use super::tables::Answer;
 use crate::accepting;
 use crate::config::{Connections, Function, RuntimeKind};
 use crate::protocol::{Order, REGION};
@@ -34,11 +34,6 @@ const HEEDS: &str = "elver-heeds";
 
 /// Most bytes that are read of a response beyond those that it may have.
 const DISCARDED_MAX: usize = 64 << 20;
-
-const JSON: &str = "application/json";
-
-/// The message of an error of which its process says the type alone.
-const NOTHING_SAID: &str = "the function ended with an error";
 
 /// How much of a failed start's reason is kept, in bytes.
 const REASON_MAX: usize = 2000;
@@ -268,56 +263,10 @@ async fn finish(
     }
 }
 
-/// What a process says of a request that it has taken.
-struct Said {
-    body: Bytes,
-    content_type: String,
-    is_error: bool,
-    room: Option<Part>,
-}
-
-fn said(headers: &HeaderMap, body: Whole, is_error: bool) -> Said {
-    let Whole { bytes, trailers, room } = body;
-    let failed = match trailers.as_ref().and_then(failure_of) {
-        None if is_error && bytes.is_empty() => {
-            failure_of(headers).or_else(|| Some(error("Unknown", NOTHING_SAID)))
-        }
-        failed => failed,
-    };
-    let content_type = match failed {
-        Some(_) => JSON.into(),
-        None => content_type(headers),
-    };
-    Said {
-        is_error: is_error || failed.is_some(),
-        body: failed.unwrap_or(bytes),
-        content_type,
-        room: Some(room),
-    }
-}
-
 /// A response does not come whole. Its request fails for that, unless it was answered.
 fn cut(orchestrator: &Rc<Orchestrator>, process: ProcessId, id: RequestId, why: &str) {
     let ended = orchestrator.with(|schedule, now| schedule.cut(now, process, id));
     tell(orchestrator, id, ended, truncated(why));
-}
-
-/// The error in place of a response that does not come whole, by the name that it has at Lambda.
-fn truncated(why: &str) -> Said {
-    instead("Runtime.TruncatedResponse", &format!("The response did not come whole: {why}."))
-}
-
-/// The error in place of a response that has too many bytes, by the name that it has at Lambda.
-fn too_large() -> Said {
-    let what = format!(
-        "Response payload size exceeded maximum allowed payload size ({} bytes).",
-        RESPONSE_MAX
-    );
-    instead("Function.ResponseSizeTooLarge", &what)
-}
-
-fn instead(kind: &str, what: &str) -> Said {
-    Said { body: error(kind, what), content_type: JSON.into(), is_error: true, room: None }
 }
 
 /// Answers a request. Whether the process has it: it may have been ended meanwhile, or answered.
@@ -345,20 +294,6 @@ fn tell(orchestrator: &Orchestrator, id: RequestId, ended: Option<Start>, said: 
         let _ = pending.reply.send(Ok(answer));
     }
     true
-}
-
-/// The error that headers name: those behind a response that was streamed, of which what came before is of no use, or those
-/// of an error without a body.
-fn failure_of(headers: &HeaderMap) -> Option<Bytes> {
-    let kind = headers.get("lambda-runtime-function-error-type")?.to_str().unwrap_or("Unknown");
-    let body = headers.get("lambda-runtime-function-error-body");
-    let body = body.and_then(|body| STANDARD.decode(body.as_bytes()).ok());
-    Some(body.map_or_else(|| error(kind, NOTHING_SAID), Bytes::from))
-}
-
-/// An error in Lambda's form.
-fn error(kind: &str, what: &str) -> Bytes {
-    serde_json::json!({"errorType": kind, "errorMessage": what}).to_string().into()
 }
 
 fn not_taken(id: RequestId) -> Reply {
@@ -401,11 +336,6 @@ fn end_unstarted(orchestrator: &Rc<Orchestrator>, process: ProcessId, why: &str)
     if let Some(container) = state.schedule.container_of(process) {
         orchestrator.order(&state, container, Order::KillProcess { process });
     }
-}
-
-fn content_type(headers: &HeaderMap) -> String {
-    let named = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    named.unwrap_or(JSON).to_string()
 }
 
 /// A request's number in the form of the ids that Lambda has.

@@ -13,7 +13,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 
-use super::core::{Expected, ORDERS_MAX, Orchestrator};
+use super::core::Orchestrator;
+use super::tables::{Expected, ORDERS_MAX};
 use crate::accepting;
 use crate::protocol::{LINE_MAX, Order, Report};
 use crate::schedule::{ContainerId, Found};

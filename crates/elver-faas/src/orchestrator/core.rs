@@ -3,122 +3,30 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use hyper::body::Bytes;
 use tokio::net::UnixListener;
-use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
-use tokio::task::{AbortHandle, spawn_local};
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::spawn_local;
 
 use super::http;
 use super::limits::Limits;
 use super::node::Node;
-use super::room::{Part, Room};
+use super::room::Room;
 use super::stuck::Stuck;
-use super::terms;
-use crate::bundle::Bundle;
+use super::tables::{Counted, Door, Expected, Home, Rooms, ServeError, State};
+use super::terms::{self, Places};
 use crate::config::{Config, Owner};
 use crate::containers::{Runtime, RuntimeError};
 use crate::protocol::Order;
-use crate::schedule::{Action, ContainerId, Failure, ProcessId, RequestId, Schedule, Start};
+use crate::schedule::{Action, ContainerId, ProcessId, Schedule};
 use crate::state::StateDirectory;
-
-/// Most bytes of a file that a function writes.
-const FILE_MAX: u64 = 64 << 20;
 
 /// How long until a node that has started again is seen.
 const NODE_LOOK: Duration = Duration::from_millis(200);
-
-/// Orders that a container has not taken yet. One that takes none is ended.
-pub(super) const ORDERS_MAX: usize = 4096;
-
-/// Why an orchestrator cannot serve.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// Something of its directory.
-    #[error("{what}: {error}")]
-    File {
-        /// What it was about.
-        what: String,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// The container runtime.
-    #[error("{0}")]
-    Runtime(#[from] RuntimeError),
-}
-
-/// How a request was answered.
-#[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) body: Bytes,
-    pub(super) content_type: String,
-    pub(super) is_error: bool,
-    pub(super) start: Start,
-    pub(super) launch: Duration,
-    pub(super) total: Duration,
-    /// The body's among those of the container; what the orchestrator itself says has none.
-    pub(super) room: Option<Part>,
-}
-
-/// A request whose caller waits.
-#[derive(Debug)]
-pub(super) struct Pending {
-    pub(super) body: Bytes,
-    pub(super) reply: oneshot::Sender<Result<Answer, Failure>>,
-    pub(super) arrived: Instant,
-    pub(super) taken: Option<Instant>,
-    /// Its answer has begun to come.
-    pub(super) is_being_answered: bool,
-}
-
-/// What a container's processes may have at once.
-#[derive(Clone, Debug)]
-pub(super) struct Rooms {
-    pub(super) connections: Arc<Semaphore>,
-    pub(super) bodies: Arc<Room>,
-}
-
-/// What a container has on this side.
-#[derive(Debug)]
-pub(super) struct Home {
-    pub(super) orders: Option<mpsc::Sender<Order>>,
-    pub(super) control: AbortHandle,
-    pub(super) rooms: Rooms,
-    /// Held while the runtime is about this container: one is not ended while it is being made.
-    commands: Rc<Mutex<()>>,
-}
-
-/// What an INIT process has on this side.
-#[derive(Debug)]
-pub(super) struct Door {
-    pub(super) function: String,
-    pub(super) serving: AbortHandle,
-    pub(super) handed: Rc<Notify>,
-    pub(super) start_failed: Option<String>,
-    socket: PathBuf,
-}
-
-impl Drop for Door {
-    fn drop(&mut self) {
-        self.serving.abort();
-        // It may have gone with its container.
-        let _ = std::fs::remove_file(&self.socket);
-    }
-}
-
-/// What changes, as one.
-pub(super) struct State {
-    pub(super) schedule: Schedule,
-    pub(super) homes: BTreeMap<ContainerId, Home>,
-    pub(super) doors: BTreeMap<ProcessId, Door>,
-    pub(super) pending: BTreeMap<RequestId, Pending>,
-    pub(super) stuck: BTreeMap<ContainerId, Stuck>,
-}
 
 /// What serves a listener until it is aborted.
 pub(super) type Serving = Pin<Box<dyn Future<Output = ()>>>;
@@ -129,15 +37,6 @@ pub(super) struct Services {
     pub(super) door: fn(Rc<Orchestrator>, UnixListener, ContainerId, ProcessId) -> Serving,
     /// Behind a container's `elver-init`'s.
     pub(super) control: fn(Rc<Orchestrator>, UnixListener, ContainerId, Expected) -> Serving,
-}
-
-/// What is known of a container ahead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Expected {
-    /// It is being made.
-    New,
-    /// It was found running, with this first process.
-    Found(i32),
 }
 
 /// All that tasks share.
@@ -392,7 +291,8 @@ impl Orchestrator {
             return;
         }
         let places = self.places(id);
-        let bundle = self.bundle(&places, owner_name, owner);
+        let node = self.node.as_ref().and_then(Node::mount);
+        let bundle = terms::bundle(&self.config, &places, node, owner_name);
         let log = places.directory.join("log");
         let made = self.runtime.run(&bundle, &StateDirectory::name(id), &log).await;
         drop(at_work);
@@ -406,25 +306,6 @@ impl Orchestrator {
             directory: self.directory.container(id),
             sockets: self.directory.sockets(id),
             programs: self.directory.programs(),
-        }
-    }
-
-    fn bundle<'a>(&'a self, places: &'a Places, owner_name: &str, owner: &Owner) -> Bundle<'a> {
-        let functions = self.config.functions.iter().filter(|(_, f)| f.owner == owner_name);
-        let platform = &self.config.platform;
-        Bundle {
-            directory: &places.directory,
-            rootfs: platform.rootfs.as_deref(),
-            image: platform.image.as_deref(),
-            uid: owner.uid,
-            user_namespace: platform.user_namespace,
-            sockets: &places.sockets,
-            programs: &places.programs,
-            node: self.node.as_ref().and_then(Node::mount),
-            code: functions.clone().map(|(name, f)| (name.as_str(), f.code.as_path())).collect(),
-            processes_max: functions.map(|(_, f)| f.processes_max).max().unwrap_or(1),
-            memory_max: platform.container_memory_mb.map(|memory| memory << 20),
-            file_max: FILE_MAX,
         }
     }
 
@@ -517,28 +398,4 @@ impl Orchestrator {
         let State { schedule, doors, .. } = &mut *self.state.borrow_mut();
         doors.retain(|process, _| schedule.container_of(*process).is_some());
     }
-}
-
-/// A deletion that is waited for, however it ends.
-struct Counted<'a>(&'a Cell<usize>, &'a Notify);
-
-impl Counted<'_> {
-    fn new<'a>(count: &'a Cell<usize>, done: &'a Notify) -> Counted<'a> {
-        count.set(count.get() + 1);
-        Counted(count, done)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-        self.1.notify_one();
-    }
-}
-
-/// What [`Bundle`] borrows.
-struct Places {
-    directory: PathBuf,
-    sockets: PathBuf,
-    programs: PathBuf,
 }

@@ -17,10 +17,11 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_local};
 
 use super::callers::Callers;
-use super::core::{Answer, Orchestrator, Pending};
+use super::core::Orchestrator;
 use super::http::{self, Heads, Reply};
 use super::room::{REQUEST_MAX, Room};
 use super::stuck::Stuck;
+use super::tables::{Answer, Pending};
 use crate::accepting;
 use crate::client::{
     DESTINATIONS_HEADER, ERROR_HEADER, LAUNCH_HEADER, Listing, START_HEADER, StuckContainer,

@@ -11,7 +11,9 @@ mod http;
 mod limits;
 mod node;
 mod room;
+mod said;
 mod stuck;
+mod tables;
 mod terms;
 
 use std::path::Path;
@@ -25,7 +27,7 @@ use self::core::{Orchestrator, Services};
 use crate::config::Config;
 use crate::state::{Programs, StateDirectory};
 
-pub use self::core::ServeError;
+pub use self::tables::ServeError;
 
 /// Serves until SIGINT or SIGTERM; then it takes no more requests, waits for those that it has, at most so long as the
 /// configuration says or until another signal, and ends all containers. `ready` is called when callers may ask.

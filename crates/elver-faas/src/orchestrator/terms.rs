@@ -1,13 +1,18 @@
 //! What the configuration comes to, for the schedule, for a container and for an INIT process.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::limits::Limits;
+use crate::bundle::Bundle;
 use crate::config::{Config, Function, Platform, RuntimeKind};
 use crate::protocol::{Order, Spawn};
 use crate::schedule::{FunctionTerms, ProcessId, RequestId, Terms};
 use crate::state;
+
+/// Most bytes of a file that a function writes.
+const FILE_MAX: u64 = 64 << 20;
 
 pub(super) fn schedule(config: &Config, limits: Limits) -> Terms {
     let platform = &config.platform;
@@ -57,6 +62,38 @@ pub(super) fn container(config: &Config, replaced: u64, owner: &str) -> Option<s
         programs: replaced,
         configuration: format!("{place:?} {node:?} {uid} {functions:?}"),
     })
+}
+
+/// What a container's [`Bundle`] borrows.
+pub(super) struct Places {
+    pub(super) directory: PathBuf,
+    pub(super) sockets: PathBuf,
+    pub(super) programs: PathBuf,
+}
+
+/// A container of an owner's, who is there.
+pub(super) fn bundle<'a>(
+    config: &'a Config,
+    places: &'a Places,
+    node: Option<(&'a Path, &'static str)>,
+    owner: &str,
+) -> Bundle<'a> {
+    let functions = config.functions.iter().filter(|(_, f)| f.owner == owner);
+    let platform = &config.platform;
+    Bundle {
+        directory: &places.directory,
+        rootfs: platform.rootfs.as_deref(),
+        image: platform.image.as_deref(),
+        uid: config.owners[owner].uid,
+        user_namespace: platform.user_namespace,
+        sockets: &places.sockets,
+        programs: &places.programs,
+        node,
+        code: functions.clone().map(|(name, f)| (name.as_str(), f.code.as_path())).collect(),
+        processes_max: functions.map(|(_, f)| f.processes_max).max().unwrap_or(1),
+        memory_max: platform.container_memory_mb.map(|memory| memory << 20),
+        file_max: FILE_MAX,
+    }
 }
 
 /// The order to start an INIT process of a function.

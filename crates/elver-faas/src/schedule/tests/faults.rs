@@ -1,0 +1,140 @@
+//! Whose fault it is that a request has no answer: a child's, or its INIT process's.
+
+use super::*;
+
+/// It went on without end, and nobody knew of it.
+#[test]
+fn a_child_of_an_earlier_orchestrators_has_its_functions_time() {
+    let mut schedule = schedule();
+    let (container, _) = cold(&mut schedule, "f");
+    let (found, child) = (ProcessId(900), RequestId(7));
+    let there = there(found, "f", BTreeSet::new(), true);
+    schedule.adopt_process(NOW, container, Found { children: BTreeSet::from([child]), ..there });
+    let until = NOW + Duration::from_secs(3);
+    assert_eq!(schedule.next_tick(), Some(until));
+    schedule.tick(until - Duration::from_millis(1));
+    assert_eq!(actions(&mut schedule), []);
+    schedule.tick(until);
+    assert_eq!(actions(&mut schedule), [Action::KillChild(container, found, child)]);
+    schedule.child_ended(until, found, child, "signal 9");
+    schedule.tick(until + children::KILL);
+    assert_eq!(actions(&mut schedule), []);
+}
+
+#[test]
+fn an_answer_counts_from_whom_the_request_was_given_alone() {
+    let mut schedule = schedule();
+    let (_, alices) = cold(&mut schedule, "f");
+    let (_, bobs) = cold(&mut schedule, "h");
+    let request = schedule.request(NOW, "f", NONE).unwrap();
+    assert_eq!(schedule.answered(NOW, alices, request), None, "it has not taken it");
+    schedule.take(NOW, alices, None).unwrap();
+    assert_eq!(schedule.answered(NOW, bobs, request), None);
+    schedule.child_ended(NOW, bobs, request, "a lie");
+    assert!(!actions(&mut schedule).iter().any(|action| matches!(action, Action::Fail(..))));
+    assert_eq!(schedule.answered(NOW, alices, request), Some(Start::Fork));
+    assert_eq!(schedule.answered(NOW, alices, request), None, "answered twice");
+}
+
+#[test]
+fn a_hang_kills_the_child_and_a_hanging_first_one_its_process() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "f");
+    let request = schedule.request(NOW, "f", NONE).unwrap();
+    schedule.take(NOW, process, None).unwrap();
+    actions(&mut schedule);
+    let late = NOW + Duration::from_secs(3);
+    assert_eq!(schedule.next_tick(), Some(late));
+    schedule.tick(late);
+    let failure = Failure::TimedOut(Duration::from_secs(3));
+    let expected = [Action::Fail(request, failure), Action::KillChild(container, process, request)];
+    assert_eq!(actions(&mut schedule), expected);
+    schedule.request(late, "g", NONE).unwrap();
+    let [Action::Spawn(_, first, _, _)] = actions(&mut schedule)[..] else { panic!("not warm") };
+    schedule.tick(late + Duration::from_secs(10));
+    assert!(actions(&mut schedule).contains(&Action::KillProcess(container, first)));
+}
+
+#[test]
+fn a_process_that_takes_no_orders_is_ended() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "f");
+    let request = schedule.request(NOW, "f", NONE).unwrap();
+    actions(&mut schedule);
+    // Nobody was forked for it, as far as can be seen.
+    let late = NOW + Duration::from_secs(10);
+    schedule.tick(late);
+    let failure = Failure::NotStarted(Duration::from_secs(10));
+    let expected = [Action::Fail(request, failure), Action::KillChild(container, process, request)];
+    assert_eq!(actions(&mut schedule), expected);
+    // Others are not handed to it until it tells, and it is not ordered to end twice.
+    schedule.request(late, "f", NONE).unwrap();
+    assert!(matches!(actions(&mut schedule)[..], [Action::Spawn(..)]));
+    schedule.tick(late + children::KILL);
+    assert_eq!(actions(&mut schedule), [Action::KillProcess(container, process)]);
+    schedule.tick(late + children::KILL + Duration::from_secs(1));
+    assert_eq!(actions(&mut schedule), []);
+}
+
+#[test]
+fn a_child_that_takes_nothing_costs_its_brothers_nothing() {
+    let mut schedule = schedule();
+    schedule.terms.init_timeout = Duration::from_secs(2);
+    let (container, process) = cold(&mut schedule, "f");
+    let [slow, busy] = [(); 2].map(|()| schedule.request(NOW, "f", NONE).unwrap());
+    schedule.take(NOW, process, Some(busy)).unwrap();
+    actions(&mut schedule);
+    let late = NOW + Duration::from_secs(2);
+    schedule.tick(late);
+    let failure = Failure::NotStarted(Duration::from_secs(2));
+    let expected = [Action::Fail(slow, failure), Action::KillChild(container, process, slow)];
+    assert_eq!(actions(&mut schedule), expected);
+    schedule.child_ended(late, process, slow, "signal 9");
+    let next = schedule.request(late, "f", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), [Action::Fork(container, process, next, NONE)]);
+    assert_eq!(schedule.answered(late, process, busy), Some(Start::Fork));
+    schedule.child_ended(late, process, busy, "exit code 0");
+    schedule.child_ended(late, process, next, "exit code 0");
+    schedule.tick(late + children::KILL);
+    assert!(!actions(&mut schedule).contains(&Action::KillProcess(container, process)));
+}
+
+#[test]
+fn a_child_that_is_not_told_of_as_killed_is_its_processes_fault() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "f");
+    for is_told in [true, false] {
+        let request = schedule.request(NOW, "f", NONE).unwrap();
+        schedule.take(NOW, process, Some(request)).unwrap();
+        actions(&mut schedule);
+        let late = NOW + Duration::from_secs(3);
+        schedule.tick(late);
+        assert!(actions(&mut schedule).contains(&Action::KillChild(container, process, request)));
+        if is_told {
+            schedule.child_ended(late, process, request, "signal 9");
+        }
+        schedule.tick(late + children::KILL);
+        let expected = [Action::KillProcess(container, process)];
+        assert_eq!(actions(&mut schedule), if is_told { &[][..] } else { &expected });
+    }
+}
+
+#[test]
+fn a_child_that_has_answered_and_goes_on_is_killed() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "f");
+    for ends in [true, false] {
+        let request = schedule.request(NOW, "f", NONE).unwrap();
+        schedule.take(NOW, process, Some(request)).unwrap();
+        schedule.answered(NOW, process, request);
+        actions(&mut schedule);
+        if ends {
+            schedule.child_ended(NOW, process, request, "exit code 0");
+            continue;
+        }
+        let late = NOW + children::LINGER;
+        assert_eq!(schedule.next_tick(), Some(late));
+        schedule.tick(late);
+        assert_eq!(actions(&mut schedule), [Action::KillChild(container, process, request)]);
+    }
+}
