@@ -21,6 +21,12 @@ impl<D: Device> Core<D> {
         entry.map(|entry| self.info_of(entry)).ok_or(CoreError::NoSuchVqp(vqp))
     }
 
+    /// Whether a VQP that its client is done with stays, since something of it is on its way.
+    pub fn is_going(&self, client: ClientId, vqp: VqpId) -> bool {
+        let entry = self.vqps.get(vqp).filter(|entry| entry.client == client);
+        entry.is_some_and(|entry| entry.phase == Phase::Destroyed)
+    }
+
     /// All VQPs.
     pub fn vqps(&self) -> impl Iterator<Item = VqpInfo> + '_ {
         self.vqps

@@ -113,7 +113,12 @@ impl<'a> Desk<'a> {
                 if self.open.vqps.remove(&vqp).is_some() {
                     self.quotas.give_back(self.who.account, Usage::VQP);
                 }
-                self.quotas.give_back(self.who.account, self.open.leases.end(vqp));
+                let lease = self.open.leases.end(vqp);
+                if self.tools.core.is_going(client, VqpId(vqp)) {
+                    self.quotas.give_back_later(self.who.account, lease, (client, VqpId(vqp)));
+                } else {
+                    self.quotas.give_back(self.who.account, lease);
+                }
                 if self.open.bound.remove(&vqp) {
                     self.quotas.give_back(self.who.account, Usage::PORT);
                 }
@@ -179,24 +184,24 @@ impl<'a> Desk<'a> {
         (gid, port): (Gid, u16),
         options: ConnectOptions,
     ) -> Outcome {
-        self.open.goes_direct_no_more(vqp);
         let (client, now, account) = (self.open.client, self.now, self.who.account);
+        self.tools.core.vqp_info(client, VqpId(vqp))?;
+        self.open.goes_direct_no_more(vqp);
         let had = self.open.leases.of(vqp);
         let wants = leases::asks(&options).then(|| {
             let max_send_wr = self.open.vqps.get(&vqp).copied().unwrap_or(u32::MAX);
             leases::wrs(max_send_wr, self.tools.core.config().sq_depth)
         });
-        let more = wants.map_or(Usage::NONE, Usage::leased);
-        self.quotas.give_back(account, had);
-        if let Err(refused) = self.quotas.take(account, more) {
-            self.quotas.count(account, had);
-            return Err(refused);
-        }
+        let wanted = wants.map_or(Usage::NONE, Usage::leased);
+        // Who has it already is not asked whether he may.
+        let more = wanted.minus(had);
+        self.quotas.take(account, more)?;
         let connect = wants.map(|_| self.open.leases.next());
         // What the process chooses for its request may come twice.
         let token = u64::from(connect.unwrap_or(0)) << 32 | u64::from(request);
         match self.tools.core.qconnect(client, VqpId(vqp), gid, port, options, token, now) {
             Ok(via) => {
+                self.quotas.give_back(account, had.minus(wanted));
                 self.open.leases.end(vqp);
                 if let (Some(wrs), Some(connect)) = (wants, connect) {
                     self.open.leases.begin(vqp, wrs, connect);
@@ -205,7 +210,12 @@ impl<'a> Desk<'a> {
             }
             Err(error) => {
                 self.quotas.give_back(account, more);
-                self.quotas.count(account, had);
+                // It may have been let go of for what was refused then.
+                let info = self.tools.core.vqp_info(client, VqpId(vqp));
+                if info.is_ok_and(|info| info.peer.is_none()) {
+                    self.quotas.give_back(account, had);
+                    self.open.leases.end(vqp);
+                }
                 Err(error.into())
             }
         }

@@ -11,10 +11,12 @@ use super::quota::Usage;
 
 /// What the core keeps of each send queue for itself.
 const RESERVED: u32 = 16;
+/// The core has no more of them than its WRs are for if each takes so many.
+const WRS_MIN: u32 = 32;
 
 /// WRs that a VQP's leased queue pair takes, which it is made for, where a shared one has so many.
 pub(super) fn wrs(max_send_wr: u32, sq_depth: u32) -> u32 {
-    max_send_wr.min(sq_depth).saturating_add(RESERVED)
+    max_send_wr.min(sq_depth).saturating_add(RESERVED).max(WRS_MIN)
 }
 
 /// Whether a connect asks for a queue pair of its own.

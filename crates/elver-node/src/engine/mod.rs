@@ -333,6 +333,7 @@ impl Engine {
         if self.sessions.needs_watching()
             || self.sets.is_busy()
             || self.door.is_paused()
+            || self.sessions.quotas.is_parting()
             || !self.directs.is_idle()
         {
             wait = wait.min(Duration::from_nanos(SLEEP_NS_WATCHFUL));
@@ -486,6 +487,7 @@ impl Engine {
         }
         self.sets.give_back_places(&self.maker);
         let (core, directs) = (&self.core, &self.directs);
+        self.sessions.quotas.tend(|client, vqp| core.is_going(client, vqp));
         let is_gone = |client| core.client_is_gone(client) && !directs.keeps(client);
         let gone = self.sessions.forget_gone(is_gone, &self.maker, now);
         for slot in gone {

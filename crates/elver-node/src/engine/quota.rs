@@ -1,3 +1,6 @@
+use std::collections::VecDeque;
+
+use elver_core::{ClientId, VqpId};
 use elver_portal::{Class, RefusalCode};
 use rustc_hash::FxHashMap;
 
@@ -13,6 +16,8 @@ const SHARE: u128 = 4;
 const SHARED_MIN: u64 = 64;
 /// WRs of a leased queue pair of the usual depth: what there is less of than so many such is not shared.
 pub(super) const LEASE_WRS: u32 = 144;
+/// Of what is to be given back, as many are looked at in a round.
+const PARTING_LOOKS: usize = 16;
 /// Root has this part of the node's mappings, whatever others have.
 const ROOTS_MAPPINGS_PART: u32 = 64;
 
@@ -28,6 +33,8 @@ pub(super) struct Quotas {
     /// Connects that were refused a leased queue pair since their account leaves some to others.
     pub(super) leases_refused: u64,
     accounts: FxHashMap<Account, Holding>,
+    /// What is given back when a VQP has gone.
+    parting: VecDeque<((ClientId, VqpId), Account, Usage)>,
 }
 
 /// What an account has.
@@ -149,7 +156,8 @@ impl Quotas {
     pub(super) fn new(config: QuotaConfig, total: Usage) -> Quotas {
         let classes = Classes::default();
         let (all, accounts) = (Usage::NONE, FxHashMap::default());
-        Quotas { config, classes, total, all, leases_refused: 0, accounts }
+        let parting = VecDeque::new();
+        Quotas { config, classes, total, all, leases_refused: 0, accounts, parting }
     }
 
     /// Takes some of an account's quota, or says what there is too much of.
@@ -314,6 +322,38 @@ impl Quotas {
         self.all = self.all.minus(less);
         if has.usage == Usage::NONE {
             self.accounts.remove(&account);
+        }
+    }
+
+    /// Gives back what goes with a VQP that is destroyed when nothing of it is on its way any more: else who destroyed such
+    /// could have others in their places, as often as he likes.
+    pub(super) fn give_back_later(
+        &mut self,
+        account: Account,
+        less: Usage,
+        vqp: (ClientId, VqpId),
+    ) {
+        if less == Usage::NONE || self.is_exempt(account) {
+            return self.give_back(account, less);
+        }
+        // What an account has bounds how many there are.
+        self.parting.push_back((vqp, account, less));
+    }
+
+    /// Whether something is to be given back.
+    pub(super) fn is_parting(&self) -> bool {
+        !self.parting.is_empty()
+    }
+
+    /// Looks at some of what is to be given back, and gives it back if its VQP has gone.
+    pub(super) fn tend(&mut self, is_going: impl Fn(ClientId, VqpId) -> bool) {
+        for _ in 0..self.parting.len().min(PARTING_LOOKS) {
+            let Some((vqp, account, less)) = self.parting.pop_front() else { return };
+            if is_going(vqp.0, vqp.1) {
+                self.parting.push_back((vqp, account, less));
+            } else {
+                self.give_back(account, less);
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Sessions are told what has completed, and what has happened to them.
 
-use elver_core::{ClientId, ConnectError, Event, VqpId};
+use elver_core::{ClientId, ConnectError, Event, VqpId, VqpInit};
 use elver_portal::{Answer, RefusalCode, Violation};
 use elver_verbs::{Time, VqpState, WcStatus};
 
@@ -56,8 +56,7 @@ impl Engine {
                     && !open.vqps.contains_key(&accepted)
                     && let Ok(info) = self.core.vqp_info(open.client, VqpId(accepted))
                 {
-                    // As many as that which it came to, whichever that was.
-                    open.vqps.insert(accepted, u32::MAX);
+                    open.vqps.insert(accepted, VqpInit::default().max_send_wr);
                     quotas.count(account, Usage::VQP);
                     // While its message waited: the process could do nothing with that event.
                     failed = (info.state == VqpState::Error).then_some((accepted, info.peer));

@@ -4,7 +4,7 @@ use elver_core::{ConnectError, Event, Shortage};
 use elver_portal::{
     Answer, ClientEnd, Command, ConnectOptions, RefusalCode, Reply, Scratch, Socket, VqpOptions,
 };
-use elver_verbs::{AccessFlags, Gid, Policy};
+use elver_verbs::{AccessFlags, Gid, Payload, Policy, SendFlags, SendOp, SendWr, Sge};
 
 use super::*;
 use crate::clock::now;
@@ -110,6 +110,42 @@ fn a_user_that_leases_all_it_gets_leaves_some_to_others() {
     lease(&mut engine, &mut again).unwrap();
 }
 
+/// The core has a bound of their number too: by small ones a user could have had nearly all.
+#[test]
+fn a_user_that_leases_small_ones_leaves_some_to_others_too() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 87], 64);
+    let gid = engine.core.gid();
+    let mut greedy = session(&mut engine, USER);
+    let small = |engine: &mut Engine, user: &mut User| {
+        let vqp = create(engine, user, 1);
+        connect(engine, user, vqp, gid, Policy::Leased)
+    };
+    let had = (0..).take_while(|_| small(&mut engine, &mut greedy).is_none()).count();
+    assert_eq!(had as u32, 64 * LEASE_WRS / WRS_MIN / 2);
+    let mut other = session(&mut engine, OTHER);
+    for _ in 0..2 {
+        assert_eq!(small(&mut engine, &mut other), None);
+    }
+    assert_eq!(counter(&mut engine, "leases_refused"), 0);
+}
+
+/// Also who would get no other, since others have some by now.
+#[test]
+fn who_has_a_lease_may_connect_it_anew() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 88], 64);
+    let gid = engine.core.gid();
+    let mut greedy = session(&mut engine, USER);
+    let vqp = lease(&mut engine, &mut greedy).unwrap();
+    while lease(&mut engine, &mut greedy).is_ok() {}
+    let mut other = session(&mut engine, OTHER);
+    for _ in 0..4 {
+        lease(&mut engine, &mut other).unwrap();
+    }
+    let had = leased(&engine, USER);
+    assert_eq!(connect(&mut engine, &mut greedy, vqp, gid, Policy::Leased), None);
+    assert_eq!(leased(&engine, USER), had);
+}
+
 #[test]
 fn what_a_vqp_leases_counts_once_and_no_longer_than_it_has_it() {
     let (mut engine, _outlet) = engine([127, 99, 3, 81], 64);
@@ -137,6 +173,55 @@ fn what_a_vqp_leases_counts_once_and_no_longer_than_it_has_it() {
         Some(RefusalCode::NoSuchVqp)
     );
     assert_eq!(leased(&engine, USER), 0);
+}
+
+const REGION: u64 = 0x10_0000;
+const REGION_BYTES: u32 = 64 << 10;
+
+fn region(engine: &mut Engine, (socket, end): &mut User) -> u32 {
+    let (len, access) = (REGION_BYTES.into(), AccessFlags::LOCAL_WRITE);
+    let alloc = Command::AllocMr { len, addr: REGION, access, huge: false };
+    assert!(end.command(6, &alloc).unwrap());
+    if end.must_wake() {
+        socket.wake().unwrap();
+    }
+    until(engine, |_| match end.next_reply(&mut Scratch::default()).unwrap()? {
+        Reply::Answer { answer: Answer::Mr { lkey, .. }, .. } => Some(lkey),
+        other => panic!("{other:?}"),
+    })
+}
+
+/// Who destroyed it while a WR was on its way had another in its place, though the core had that still.
+#[test]
+fn a_lease_counts_until_nothing_is_on_its_way_by_it() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 86], 64);
+    let (mut user, gid) = (session(&mut engine, USER), engine.core.gid());
+    let [bound, vqp] = [128; 2].map(|max_send_wr| create(&mut engine, &mut user, max_send_wr));
+    let bind = Command::Bind { vqp: bound, port: 77 };
+    assert_eq!(ask(&mut engine, &mut user, 3, &bind), Some(None));
+    let options = ConnectOptions { policy: Policy::Leased, ..ConnectOptions::default() };
+    let leased_to = Command::Connect { vqp, gid, port: 77, options };
+    if ask(&mut engine, &mut user, 4, &leased_to).is_none() {
+        assert_eq!(until(&mut engine, |_| reply(&mut user.1, 4)), None);
+    }
+    // A message that a receiver would read, and nobody does.
+    let lkey = region(&mut engine, &mut user);
+    let sges = [Sge { addr: REGION, length: REGION_BYTES, lkey }];
+    let (flags, payload) = (SendFlags::SIGNALED, Payload::Sges(&sges));
+    let send = SendWr { wr_id: 1, op: SendOp::Send, flags, payload, dest: None };
+    user.1.send(vqp, &send).unwrap();
+    if user.1.must_wake() {
+        user.0.wake().unwrap();
+    }
+    until(&mut engine, |engine| {
+        let waits = engine.core.vqps().any(|info| info.vqp.0 == vqp && info.outstanding > 0);
+        waits.then_some(())
+    });
+    let destroy = Command::DestroyVqp { vqp };
+    assert_eq!(ask(&mut engine, &mut user, 5, &destroy), Some(None));
+    assert_eq!((leased(&engine, USER), engine.core.vqps_going()), (LEASE_WRS, 1));
+    until(&mut engine, |engine| (leased(engine, USER) == 0).then_some(()));
+    assert_eq!(engine.core.vqps_going(), 0);
 }
 
 /// Who gave two connects of a VQP one number had the second counted no more when it heard of the first.
@@ -188,7 +273,7 @@ fn a_lease_counts_as_much_as_the_core_counts_it() {
         let Err(ConnectError::NoRcQp { of: Shortage::Leased, used, limit, .. }) = result else {
             panic!("{result:?}")
         };
-        assert_eq!((used, limit), (leased(&engine, USER), most));
+        assert_eq!((used.max(WRS_MIN), limit), (leased(&engine, USER), most));
     }
 }
 

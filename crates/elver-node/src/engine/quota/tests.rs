@@ -112,6 +112,26 @@ fn a_user_has_half_of_the_leased_queue_pairs_at_most_and_who_has_none_gets_one()
     quotas.take(user(1), lease).unwrap();
 }
 
+#[test]
+fn what_goes_with_work_on_its_way_counts_until_that_is_done_or_given_up() {
+    let lease = Usage::leased(LEASE_WRS);
+    let mut quotas = Quotas::new(QuotaConfig::default(), TOTAL);
+    quotas.take(user(1), lease.times(3)).unwrap();
+    let wrs = |quotas: &Quotas| quotas.of(user(1)).leased_wrs / LEASE_WRS;
+    let [stays, goes] = [1, 2].map(|vqp| (ClientId(1), VqpId(vqp)));
+    quotas.give_back_later(user(1), lease, stays);
+    quotas.give_back_later(user(1), lease, goes);
+    quotas.tend(|_, _| true);
+    assert_eq!((wrs(&quotas), quotas.is_parting()), (3, true));
+    quotas.tend(|_, vqp| vqp == stays.1);
+    assert_eq!((wrs(&quotas), quotas.is_parting()), (2, true));
+    quotas.tend(|_, _| false);
+    assert_eq!((wrs(&quotas), quotas.is_parting()), (1, false));
+    quotas.take(ROOT, lease).unwrap();
+    quotas.give_back_later(ROOT, lease, stays);
+    assert_eq!((quotas.of(ROOT), quotas.is_parting()), (Usage::NONE, false));
+}
+
 /// Of two one user would have none else.
 #[test]
 fn few_leased_queue_pairs_are_not_shared_but_for_the_quota() {
