@@ -10,13 +10,16 @@ use crate::store::Store;
 const PLACE: Place =
     Place { name: "faas-attacks", network: 90, udp_ports: 27_400, registry_ports: 27_500 };
 
-/// What a leased queue pair takes of `transfer.leased_wrs_max`.
-const DEPTH: u32 = 128 + 16;
-
+/// A node with room for about so many leased queue pairs.
 fn node(group: u8, leases: u32) -> Store {
     let mut config = PLACE.config(group, 1);
-    config.transfer.leased_wrs_max = leases * DEPTH;
+    config.transfer.leased_wrs_max = wrs_max(leases);
     Store::of(TestNode::start(config))
+}
+
+/// Each is for 128 send WRs, and a few of the node's.
+fn wrs_max(leases: u32) -> u32 {
+    leases * (128 + 16)
 }
 
 /// WRs of the leased queue pairs that each account has.
@@ -48,6 +51,8 @@ def leases_all(event, end):
     os._exit(0)
 
 def bomb(event, context):
+    if "children" not in event:
+        return read(event, context)
     said = []
     for _ in range(event["children"]):
         reading, end = os.pipe()
@@ -56,6 +61,7 @@ def bomb(event, context):
         said.append(json.loads(os.read(reading, 4096)))
         os.close(end)
         os.close(reading)
+    until(event)
     return said
 
 def read(event, context):
@@ -64,6 +70,8 @@ def read(event, context):
 
 def dies(event, context):
     """At a step of leasing, one after the other."""
+    if "step" not in event:
+        return read(event, context)
     def step(number):
         if event["step"] == number:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -94,9 +102,17 @@ fn platform(store: &Store, functions: &str) -> Platform {
 /// A leased function of an owner, with so many sessions that have a connection to the node.
 fn function(store: &Store, owner: &str, uid: u32, name: &str, sessions: u32) -> String {
     let more = format!("connections = \"leased\"\ndestinations = [{:?}]\n", store.gid());
-    python(owner, uid, &[name])
+    python(owner, uid, &[name]).replace("timeout_s = 20", "timeout_s = 60")
         + &more
         + &format!("sessions = {sessions}\nconcurrency_max = {sessions}\nunassigned_qps = 1\n")
+}
+
+/// Waits until a function's sessions are free, and there are so many connections: its INIT process's, and one in each session.
+/// WRs of the leased queue pairs then.
+fn rested(store: &Store, sessions: u64, connections: usize) -> Vec<u32> {
+    wait_for("sessions", || (store.count("free") == sessions).then_some(()));
+    wait_for("connections", || (store.ways_to(store) == vec!["leased"; connections]).then_some(()));
+    leased(store)
 }
 
 /// One container's processes took all that there was, and nobody else had any.
@@ -106,27 +122,34 @@ fn a_container_that_leases_all_it_gets_leaves_some_to_anothers() {
     let functions = function(&store, "mallory", 63_010, "bomb", 1)
         + &function(&store, "nora", 63_011, "read", 1);
     let mut platform = platform(&store, &functions);
+    platform.answer("mallory-bomb", store.event(json!({})));
+    let [own] = rested(&store, 1, 2)[..] else { panic!("one account") };
     let bomb = store.event(json!({"children": 4, "until": "go"}));
-    let (_, said) = platform.answer("mallory-bomb", bomb);
-    let said: Vec<(u32, String)> = serde_json::from_value(said).unwrap();
-    for (_, why) in &said {
-        assert!(why.contains("it leaves some of the node's 9216 to others"), "{why}");
-    }
-    // What the INIT process and its session have as well.
-    let all: u32 = said.iter().map(|(had, _)| had).sum();
-    assert!(said[1..].iter().all(|(had, _)| *had == 0) && all >= 30, "{said:?}");
-    assert!(leased(&store).iter().all(|wrs| *wrs <= 32 * DEPTH));
-    assert!(store.node.status().engine["leases_refused_user"] >= 4);
+    let bomb = platform.invoke_beside("mallory-bomb", bomb);
+    let refused = || store.node.status().engine["leases_refused_user"] >= 4;
+    wait_for("each of its children to be refused", || refused().then_some(()));
+    // Half of all, and no part of a queue pair more.
+    let [held] = leased(&store)[..] else { panic!("one account") };
+    let half = wrs_max(64) / 2;
+    assert!(held <= half && held + own / 2 > half, "{held} of {half}, where two take {own}");
     for start in [Start::Cold, Start::Fork, Start::Fork] {
         assert_eq!(
             platform.answer("nora-read", store.event(json!({}))),
             (start, json!("greeting"))
         );
-        wait_for("a session", || (store.count("free") >= 1).then_some(()));
+        // Mallory's is free all the time.
+        wait_for("nora's session", || (store.count("free") == 2).then_some(()));
     }
     std::fs::write(platform.code().join("go"), "").unwrap();
-    // Each INIT process has one, and its session.
-    wait_for("all of it to be given back", || (leased(&store) == [2 * DEPTH; 2]).then_some(()));
+    let said = bomb.join().unwrap().unwrap();
+    assert_eq!((said.start, said.is_error), (Start::Fork, false));
+    let said: Vec<(u32, String)> = serde_json::from_slice(&said.body).unwrap();
+    for (_, why) in &said {
+        let why_not = format!("it leaves some of the node's {} to others", wrs_max(64));
+        assert!(why.contains(&why_not), "{why}");
+    }
+    assert!(said[0].0 > 0 && said[1..].iter().all(|(had, _)| *had == 0), "{said:?}");
+    wait_for("all of it to be given back", || (rested(&store, 2, 4) == [own; 2]).then_some(()));
     platform.end();
     wait_for("the rest", || leased(&store).is_empty().then_some(()));
 }
@@ -135,16 +158,8 @@ fn a_container_that_leases_all_it_gets_leaves_some_to_anothers() {
 fn a_child_that_dies_at_a_step_of_leasing_leaves_nothing() {
     let store = node(2, 64);
     let mut platform = platform(&store, &function(&store, "olga", 63_012, "dies", 2));
-    platform.answer("olga-dies", store.event(json!({"step": -1})));
-    let rests = || {
-        wait_for("two sessions", || (store.count("free") == 2).then_some(()));
-        // The INIT process's own, what its first request left, and one in each session.
-        wait_for("no more than that", || {
-            let held = leased(&store);
-            (held == [3 * DEPTH] || held == [4 * DEPTH]).then_some(held)
-        })
-    };
-    let before = rests();
+    platform.answer("olga-dies", store.event(json!({})));
+    let before = rested(&store, 2, 3);
     for step in 0..=6 {
         let lies = ["1 2 10.9.9.9\n", "1 0 10.9.9.9\n", "1 3 ::ffff:10.9.9.9\n", "1 3 -\n"];
         let event = store.event(json!({"step": step, "lies": lies}));
@@ -155,7 +170,7 @@ fn a_child_that_dies_at_a_step_of_leasing_leaves_nothing() {
             let (_, why) = platform.refusal("olga-dies", event);
             assert!(why.contains("signal 9"), "{step}: {why}");
         }
-        assert_eq!(rests(), before, "{step}");
+        wait_for("no more than before", || (rested(&store, 2, 3) == before).then_some(()));
     }
     platform.end();
     wait_for("all of it to be given back", || leased(&store).is_empty().then_some(()));
