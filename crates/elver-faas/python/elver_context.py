@@ -33,6 +33,13 @@ MAPPED = bytes(10) + b"\xff\xff"
 # The longest report of a child's, in bytes, which is written as one.
 REPORT_MAX = 128
 
+# Why a connection of a leased function may lack, beside a node that does not answer: who has no room, and what counts it.
+NO_ROOM = (
+    "there was no room for a leased queue pair, at this node (transfer.leased_wrs_max; `elver status` counts "
+    "leases_refused), for this account (its share of that, or quota.leased_wrs; leases_refused_user) or at the peer for "
+    "this node (the peer's transfer.leased_wrs_max; leases_refused_peer), or the node could not connect them"
+)
+
 
 def module():
     """The module `elver`, if the platform has one."""
@@ -281,12 +288,7 @@ class Ahead:
         now, last = time.monotonic(), self.lacked
         self.lacked = now
         if last is None or now - last > SPELL_S:
-            why = "the node could not connect them"
-            if self.leased:
-                why = (
-                    "the node has no room for a leased queue pair (transfer.leased_wrs_max; leases_refused of "
-                    "`elver status` counts), or the node could not connect them"
-                )
+            why = NO_ROOM if self.leased else "the node could not connect them"
             say(f"children begin without a connection to {', '.join(lacking)}", why)
 
     def assign(self, first, pid):

@@ -27,6 +27,11 @@ const SETTLE: Duration = Duration::from_millis(2);
 /// A spell in which children begin without a connection is over when none has for so long.
 const SPELL: Duration = Duration::from_secs(60);
 
+/// Why a connection of a leased function may lack, beside a node that does not answer: who has no room, and what counts it.
+const NO_ROOM: &str = "there was no room for a leased queue pair, at this node (transfer.leased_wrs_max; `elver status` \
+     counts leases_refused), for this account (its share of that, or quota.leased_wrs; leases_refused_user) or at the peer \
+     for this node (the peer's transfer.leased_wrs_max; leases_refused_peer), or the node could not connect them";
+
 /// A connection that has been begun.
 #[derive(Debug)]
 struct Begun {
@@ -215,10 +220,7 @@ impl Ahead {
             let names: Vec<_> =
                 lacking.iter().map(|at| self.destinations[*at].to_string()).collect();
             let why = match self.connect.policy {
-                Policy::Leased => {
-                    "the node has no room for a leased queue pair (transfer.leased_wrs_max; \
-                     leases_refused of `elver status` counts), or the node could not connect them"
-                }
+                Policy::Leased => NO_ROOM,
                 _ => "the node could not connect them",
             };
             let names = names.join(", ");

@@ -117,7 +117,7 @@ pub enum Connections {
     #[default]
     Shared,
     /// An RC queue pair for each connection alone: Swift's way. The node has so many as fit into its
-    /// `transfer.leased_wrs_max`.
+    /// `transfer.leased_wrs_max`, and one owner his share of them.
     Leased,
 }
 

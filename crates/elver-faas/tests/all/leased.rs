@@ -6,7 +6,7 @@ use elver_testkit::{Place, TestNode, wait_for};
 use serde_json::{Value, json};
 
 use crate::native::{EXAMPLES, native, put};
-use crate::platform::{Platform, python};
+use crate::platform::{Platform, python, wait_until_told_of_no_room};
 use crate::store::Store;
 
 const PLACE: Place =
@@ -276,9 +276,7 @@ fn children_beyond_the_leased_queue_pairs_are_told_and_so_are_the_log_and_the_no
         wait_for_free(&store, 2);
         assert_eq!(store.node.status().engine["leases_refused"], 2 + 2 * refused);
     }
-    const SAID: &str = "children begin without a connection to";
-    wait_for("what the INIT process says", || platform.logs().contains(SAID).then_some(()));
-    assert_eq!(platform.logs().matches(SAID).count(), 1, "{}", platform.logs());
+    wait_until_told_of_no_room(&platform);
     // Those that have theirs notice nothing, and they are there for the next ones.
     for (go, going) in ["go-0", "go-1"].into_iter().zip(children) {
         std::fs::write(platform.code().join(go), "").unwrap();

@@ -451,6 +451,23 @@ pub fn python(owner: &str, uid: u32, functions: &[&str]) -> String {
     text
 }
 
+/// Waits until a function's log has said, once, that children begin without a leased queue pair: by whose bounds that may be,
+/// and which counters tell.
+pub fn wait_until_told_of_no_room(platform: &Platform) {
+    const SAID: &str = "children begin without a connection to";
+    let is_it = |line: &&str| line.contains(SAID) && line.ends_with('\n');
+    let said = || platform.logs().split_inclusive('\n').find(is_it).map(String::from);
+    let said = wait_for("what the INIT process says", said);
+    for part in [
+        "at this node (transfer.leased_wrs_max; `elver status` counts leases_refused)",
+        "for this account (its share of that, or quota.leased_wrs; leases_refused_user)",
+        "for this node (the peer's transfer.leased_wrs_max; leases_refused_peer)",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert_eq!(platform.logs().matches(SAID).count(), 1, "{}", platform.logs());
+}
+
 /// The host's processes of a user. One that has ended, and whose parent is another user's, is the host's to reap, whenever
 /// that does: it is none of his any more.
 pub fn processes_of(uid: u32) -> usize {
