@@ -66,7 +66,7 @@ def gid(text):
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             number = socket.inet_pton(family, text)
-        except (OSError, ValueError):
+        except (OSError, TypeError, ValueError):
             continue
         if number[:12] == MAPPED:
             family, number = socket.AF_INET, number[12:]
@@ -74,9 +74,17 @@ def gid(text):
     raise ValueError(f"{text!r} is no GID, which is written as the IP address of its node: 10.0.0.1, fe80::1")
 
 
+def key(destination):
+    """What a dictionary by GIDs has it by: what is no GID is itself, under which there is nothing."""
+    try:
+        return gid(destination)
+    except ValueError:
+        return destination
+
+
 class Connections(dict):
-    """Connections by destination, a GID in whichever spelling. One that nobody made ahead is made when it is asked for: by a QP that has no
-    destination yet, and then the INIT process is told."""
+    """Connections by destination, a GID in whichever spelling. One that nobody made ahead is made when it is asked for: by
+    a QP that has no destination yet, and then the INIT process is told."""
 
     def __init__(self, session, begun, leased, unassigned=(), tell=None):
         super().__init__()
@@ -93,16 +101,27 @@ class Connections(dict):
         super().__setitem__(gid(destination), connection)
 
     def __delitem__(self, destination):
-        super().__delitem__(gid(destination))
+        super().__delitem__(key(destination))
 
     def __contains__(self, destination):
-        return super().__contains__(gid(destination))
+        return super().__contains__(key(destination))
+
+    def __ior__(self, others):
+        self.update(others)
+        return self
 
     def get(self, destination, default=None):
-        return super().get(gid(destination), default)
+        return super().get(key(destination), default)
 
     def pop(self, destination, *default):
-        return super().pop(gid(destination), *default)
+        return super().pop(key(destination), *default)
+
+    def setdefault(self, destination, connection=None):
+        return super().setdefault(gid(destination), connection)
+
+    def update(self, *others, **named):
+        for destination, connection in dict(*others, **named).items():
+            self[destination] = connection
 
     def __missing__(self, destination):
         self[destination] = connection = self.connect(destination)

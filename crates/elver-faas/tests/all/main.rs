@@ -10,6 +10,7 @@ mod openwhisk;
 mod openwhisk_image;
 mod platform;
 mod provided;
+mod qps;
 mod rdma;
 mod regions;
 mod restarts;
