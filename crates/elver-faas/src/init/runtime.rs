@@ -218,6 +218,8 @@ fn command(spawn: &Spawn) -> io::Result<Command> {
         .env("AWS_DEFAULT_REGION", REGION)
         .env("TZ", ":UTC")
         .env("PYTHONDONTWRITEBYTECODE", "1")
+        .envs(&spawn.environment)
+        // A function's own do not stand in for what its runtime speaks with us by.
         .env("ELVER_API_SOCKET", socket(spawn))
         .env("ELVER_SOCKET", NODE_SOCKET)
         .env("ELVER_DESTINATIONS", destinations.join(" "))
@@ -225,7 +227,51 @@ fn command(spawn: &Spawn) -> io::Result<Command> {
         .env("ELVER_UNASSIGNED", spawn.unassigned_qps.to_string())
         .env("ELVER_CONNECTIONS", spawn.connections.name())
         .env("ELVER_RUNTIME", runtime)
-        .env("ELVER_FIRST", spawn.first.0.to_string())
-        .envs(&spawn.environment);
+        .env("ELVER_FIRST", spawn.first.0.to_string());
     Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::ffi::OsStr;
+
+    use super::*;
+    use crate::config::Connections;
+    use crate::schedule::ProcessId;
+
+    /// A destination of its own there ended its process, and "shared" had it lease nothing.
+    #[test]
+    fn a_function_sets_variables_but_those_that_its_runtime_goes_by() {
+        let others = BTreeMap::from([("OWN", "x"), ("TZ", "CET"), ("ELVER_OWN", "y")]);
+        let mut spawn = Spawn {
+            process: ProcessId(7),
+            first: RequestId(8),
+            function: "f".into(),
+            runtime: RuntimeKind::Python,
+            handler: "module.function".into(),
+            python: "/bin/sh".into(),
+            destinations: vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()],
+            sessions: 4,
+            sessions_max: 16,
+            unassigned_qps: 2,
+            connections: Connections::Leased,
+            environment: BTreeMap::new(),
+            memory_max: 1 << 30,
+        };
+        let variables = |spawn: &Spawn| -> BTreeMap<String, String> {
+            let command = command(spawn).unwrap();
+            let text = |text: &OsStr| text.to_str().unwrap().to_string();
+            command.get_envs().map(|(name, value)| (text(name), text(value.unwrap()))).collect()
+        };
+        let mut expected = variables(&spawn);
+        assert_eq!(expected["ELVER_DESTINATIONS"], "10.0.0.1 fe80::1");
+        let of_ours = expected.keys().filter(|name| name.starts_with("ELVER_"));
+        spawn.environment = of_ours.map(|name| (name.clone(), "nowhere".into())).collect();
+        assert_eq!(spawn.environment.len(), 8);
+        let owned = others.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+        spawn.environment.extend(owned.clone());
+        expected.extend(owned);
+        assert_eq!(variables(&spawn), expected);
+    }
 }
