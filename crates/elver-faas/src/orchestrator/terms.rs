@@ -115,3 +115,28 @@ pub(super) fn spawn(config: &Config, process: ProcessId, first: RequestId, name:
         memory_max: function.memory_mb << 20,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An INIT process that shares queue pairs would be taken over otherwise for a function that leases them, and go on so.
+    #[test]
+    fn a_container_is_made_otherwise_when_a_function_has_other_connections() {
+        let made = |lines: &str| {
+            let text = format!(
+                "[owners.a]\nuid = 2001\n[owners.b]\nuid = 2002\n[functions.f]\nowner = \"a\"\ncode = \"/srv/f\"\n\
+                 handler = \"f\"\nruntime = \"native\"\n{lines}"
+            );
+            let config = Config::parse(&text).unwrap();
+            ["a", "b"].map(|owner| container(&config, 0, owner).unwrap())
+        };
+        let [shared, others] = made("connections = \"shared\"\n");
+        assert_eq!(made(""), [shared.clone(), others.clone()]);
+        let [leased, others_then] = made("connections = \"leased\"\n");
+        assert_eq!(others_then, others);
+        assert_ne!(leased, shared);
+        let [reaches, _] = made("connections = \"leased\"\ndestinations = [\"10.0.0.1\"]\n");
+        assert_ne!(reaches, leased);
+    }
+}
