@@ -188,6 +188,8 @@ pub(crate) struct Inner {
     pub(crate) news: u64,
     /// Handles to let go when the session is not in use.
     pub(crate) released: Vec<Rc<Handle>>,
+    /// VQPs that failed before their messages were taken.
+    pub(crate) let_go_later: Vec<u32>,
     /// Requests that somebody waits for.
     awaited: Vec<Awaited>,
     pub(crate) arena: Arena,
@@ -278,6 +280,7 @@ impl Inner {
             roused: Vec::new(),
             news: 0,
             released: Vec::new(),
+            let_go_later: Vec::new(),
             awaited: Vec::with_capacity(ROOM),
             arena: Arena::new(),
             regions: Regions::new(),

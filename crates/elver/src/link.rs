@@ -259,7 +259,12 @@ impl Link {
     fn wake(&mut self) -> Result<(), Error> {
         match self.socket.wake() {
             Ok(()) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                ) =>
+            {
                 // It may have said why.
                 self.look()?;
                 self.gone = true;

@@ -239,6 +239,9 @@ impl Vqp {
     }
 
     fn pop(&self, inner: &mut Inner) -> Vec<Message> {
+        if !inner.let_go_later.is_empty() {
+            inner.let_taken_go();
+        }
         let Some(entry) = inner.vqps.get_mut(&self.0.id) else { return Vec::new() };
         let arrived = std::mem::take(&mut entry.messages);
         let message = |(wc, source)| Message { wc, source: self.accepted(inner, source) };
@@ -253,6 +256,9 @@ impl Vqp {
         }
         let handle = Rc::new(Handle { session: self.0.session.clone(), id });
         inner.accept(id, Rc::downgrade(&handle));
+        if inner.vqps.get(&id).is_some_and(|entry| entry.failure.is_some()) {
+            inner.let_go_later(id);
+        }
         let mut old = Vec::new();
         if let Some(bound) = inner.vqps.get_mut(&self.0.id) {
             bound.accepted.push_back(handle.clone());

@@ -72,7 +72,8 @@ impl Engine {
                 result = result.and(open.reply(owed));
                 if let Some((vqp, peer)) = failed {
                     let gid = peer.map(|(gid, _)| gid).unwrap_or_default();
-                    let cause = ConnectError::PeerGone { gid }.into();
+                    let cause = self.core.take_failure(VqpId(vqp));
+                    let cause = cause.unwrap_or(ConnectError::PeerGone { gid }).into();
                     result = result.and(open.reply(Owed::Failed { vqp, cause }));
                 }
             }

@@ -91,6 +91,10 @@ impl Inner {
     /// A VQP back to a sender has failed: nobody needs it whom its user does not hold.
     #[cold]
     fn let_go(&mut self, vqp: u32) {
+        if self.vqps.values().any(|entry| entry.names(vqp)) {
+            // Whoever takes the message that names it is to hear of it.
+            return self.let_go_later(vqp);
+        }
         let mut is_let_go = false;
         for entry in self.vqps.values_mut() {
             let at = entry.accepted.iter().position(|handle| handle.id == vqp);
@@ -104,6 +108,22 @@ impl Inner {
             // It is there until this call is over, and what is told of it is for nobody.
             (entry.is_kept, entry.failure_told) = (false, true);
             entry.completions.clear();
+        }
+    }
+
+    /// A VQP back to a sender has failed, and is for who takes its messages until he takes the next ones.
+    #[cold]
+    pub(crate) fn let_go_later(&mut self, vqp: u32) {
+        if !self.let_go_later.contains(&vqp) {
+            self.let_go_later.push(vqp);
+        }
+    }
+
+    /// Lets those go whose messages were taken.
+    #[cold]
+    pub(crate) fn let_taken_go(&mut self) {
+        for vqp in std::mem::take(&mut self.let_go_later) {
+            self.let_go(vqp);
         }
     }
 

@@ -358,6 +358,41 @@ fn who_takes_the_message_of_a_sender_that_is_gone_hears_that_it_is() {
     }
 }
 
+/// The VQP back to it was let go with its failure, though a message named it that the program had not taken.
+#[test]
+fn who_takes_a_later_message_of_a_sender_that_is_gone_hears_it_too() {
+    let node = TestNode::start(config(131, 1));
+    let session = sleepy(&node);
+    let mr = session.alloc(64, ALL).unwrap();
+    let bound = session.create_vqp(VqpOptions::default()).unwrap();
+    let alone = node.thread.status().unwrap().vqps_total;
+    let (asks, near, vqp) = asks(&node, bound.qbind(0).unwrap());
+    let send = || {
+        bound.post_recv(&[RecvWr { wr_id: 1, sges: &[mr.sge(0, 8)] }]).unwrap();
+        vqp.post_send(&[wr(2, SendOp::Send, &[near.sge(0, 8)])]).unwrap();
+        vqp.wait_cq(&mut [Wc::default()], WAIT).unwrap();
+    };
+    send();
+    drop(bound.wait_msgs(WAIT).unwrap());
+    send();
+    let failed = || node.thread.status().unwrap().core["vqp_errors"];
+    let before = failed();
+    drop((vqp, asks));
+    wait_for("the VQP back to fail", || (failed() > before).then_some(()));
+    // All that the node has told by now is taken in with its answer.
+    bound.info().unwrap();
+    let message = bound.wait_msgs(WAIT).unwrap().remove(0);
+    let failure = wait_for("its failure", || {
+        session.poll().unwrap();
+        message.source.failure()
+    });
+    assert!(matches!(&failure, Error::Refused { code: RefusalCode::PeerGone, .. }), "{failure}");
+    // Then it goes.
+    drop(message);
+    assert!(bound.qpop_msgs().unwrap().is_empty());
+    wait_for("it to go", || (node.thread.status().unwrap().vqps_total == alone).then_some(()));
+}
+
 #[test]
 fn vqps_share_a_cq() {
     let node = TestNode::start(config(183, 1));
