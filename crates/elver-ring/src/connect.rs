@@ -140,16 +140,23 @@ impl Connecting {
             }
             self.greet()?;
         }
+        if let Some(ends) = self.look()? {
+            return Ok(Some(ends));
+        }
+        if let Some(failure) = self.vqp.failure() {
+            return Err(failure.into());
+        }
+        self.ask()
+    }
+
+    /// The pair, if the listener's answer has come.
+    fn look(&mut self) -> Result<Option<Ends>, Error> {
         let mut wcs = [Wc::default()];
         while self.vqp.poll_cq(&mut wcs)? > 0 {
             if let Some(ends) = self.hear(wcs[0])? {
                 return Ok(Some(ends));
             }
         }
-        if let Some(failure) = self.vqp.failure() {
-            return Err(failure.into());
-        }
-        self.ask()?;
         Ok(None)
     }
 
@@ -169,7 +176,9 @@ impl Connecting {
             let due = self.due().saturating_duration_since(Instant::now());
             match self.vqp.wait_cq(&mut wcs, Some(left().map_or(due, |left| left.min(due)))) {
                 Err(elver::Error::TimedOut) if left().is_none_or(|left| !left.is_zero()) => {
-                    self.ask()?;
+                    if let Some(ends) = self.ask()? {
+                        return Ok(ends);
+                    }
                 }
                 waited => {
                     waited?;
@@ -186,14 +195,17 @@ impl Connecting {
         self.deadline().unwrap_or_else(|| Instant::now() + FIRST)
     }
 
-    /// Asks whether the listener has the offer still, when it is time to.
-    fn ask(&mut self) -> Result<(), Error> {
+    /// Asks whether the listener has the offer still, when it is time to; the pair, if its answer came before it said that it
+    /// has not.
+    fn ask(&mut self) -> Result<Option<Ends>, Error> {
         // The pair is made once.
-        let Some((memory, _)) = &self.memory else { return Ok(()) };
-        match self.asker.tend(self.vqp.session(), self.to, memory.place())? {
-            Some(Greeting::Refused(reason)) => Err(Error::Refused { reason }),
-            _ => Ok(()),
-        }
+        let Some((memory, _)) = &self.memory else { return Ok(None) };
+        let refused = match self.asker.tend(self.vqp.session(), self.to, memory.place()) {
+            Ok(Some(Greeting::Refused(reason))) => Error::Refused { reason },
+            Ok(_) => return Ok(None),
+            Err(error) => error,
+        };
+        self.look()?.map_or(Err(refused), |ends| Ok(Some(ends)))
     }
 
     /// The VQP is connected: says what is wanted.

@@ -36,7 +36,7 @@ pub(crate) struct Inbox {
     memory: Mr,
     /// Receives that are to be posted again, each of which has brought a message.
     owed: RefCell<Vec<u64>>,
-    /// Greetings whose node is to be asked for: no more than there are receives.
+    /// Greetings whose node is to be asked for.
     said: RefCell<Vec<(Vqp, Vec<u8>)>>,
     /// Borrowed while what came is taken in.
     taking: SessionCell<()>,
@@ -135,7 +135,7 @@ impl Inbox {
         read
     }
 
-    /// Asks the node whose the greetings are that came.
+    /// Asks the node whose the greetings are that came. Those of which it has not told in time stay to be asked for.
     fn ask(&self) {
         let said = self.said.take();
         if said.is_empty() {
@@ -145,14 +145,35 @@ impl Inbox {
         // The session is called, so that nothing is borrowed.
         let infos = self.bound.session().infos(said.iter().map(|(source, _)| source));
         for ((source, bytes), info) in said.into_iter().zip(infos) {
-            if info.is_err() && is_question(&bytes) {
+            let peer = match info {
+                Ok(info) => info.peer,
                 // Of whose offer is not known: it asks again.
-                continue;
-            }
-            let peer = info.ok().and_then(|info| info.peer);
+                Err(elver::Error::Refused { .. }) if is_question(&bytes) => continue,
+                Err(elver::Error::Refused { .. }) => None,
+                Err(_) => {
+                    self.keep((source, bytes));
+                    continue;
+                }
+            };
             let peer = peer.map(|(gid, _)| gid).unwrap_or_default();
             self.hear(Greeted { source, bytes, peer });
         }
+    }
+
+    /// The node has not told in time whose a greeting is: it is asked once more, when something comes or is looked for.
+    fn keep(&self, greeting: (Vqp, Vec<u8>)) {
+        let mut said = self.said.borrow_mut();
+        if said.len() < WAITING_MAX {
+            said.push(greeting);
+        } else {
+            self.crowded.set(self.crowded.get() + 1);
+        }
+    }
+
+    /// Whether something that came has not been taken in yet.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn owes(&self) -> bool {
+        !self.said.borrow().is_empty() || !self.owed.borrow().is_empty()
     }
 
     /// Takes in a message: of a greeting it is to be known whose it is, unless nobody accepts any more.

@@ -171,7 +171,9 @@ impl Listener {
     /// Whether somebody has greeted who may be looked at, or can be answered now.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_due(&self) -> bool {
-        self.inbox.is_greeted(|peer| self.answering.has_room(peer)) || self.answering.is_due()
+        self.inbox.is_greeted(|peer| self.answering.has_room(peer))
+            || self.answering.is_due()
+            || self.inbox.owes()
     }
 
     /// Counts what came of a greeting, and tells who sent it why it was refused.

@@ -105,8 +105,10 @@ pub(crate) struct Shared {
     probed: Cell<Instant>,
     /// The completion that the VQP failed with.
     failed: Cell<Option<Wc>>,
-    /// What ends that have gone had still to say.
+    /// What ends that have gone had still to say; whether there is any, and whether it is being said.
     left: RefCell<VecDeque<Write>>,
+    leaves: Cell<bool>,
+    says: Cell<bool>,
     /// Dropped, it waits for nothing.
     hurries: Cell<bool>,
 }
@@ -175,6 +177,8 @@ impl Wire {
             probed: Cell::new(Instant::now()),
             failed: Cell::new(None),
             left: RefCell::default(),
+            leaves: Cell::new(false),
+            says: Cell::new(false),
             hurries: Cell::new(false),
         }))
     }
@@ -264,6 +268,7 @@ impl Carrier for Wire {
 
     fn leave(&self, writes: &[Write]) {
         self.0.left.borrow_mut().extend(writes);
+        self.0.leaves.set(true);
         // If the peer is gone, whoever still uses this hears of it.
         let _ = self.0.say_left();
     }

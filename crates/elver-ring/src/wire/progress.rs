@@ -92,7 +92,10 @@ impl Shared {
             }
             SendWr { wr_id: number << 2 | kind, op, flags, payload, dest: None }
         });
-        if let Err(failed) = self.vqp.post_send(&wrs[..count]) {
+        // Of those that were posted, and of which the node could not be told, it hears with the next call.
+        if let Err(failed) = self.vqp.post_send(&wrs[..count])
+            && failed.posted < count
+        {
             return Err(self.reason(failed.into()));
         }
         self.posted.set(number);
@@ -176,8 +179,7 @@ impl Shared {
 
     /// Whether all has arrived that was posted, as far as completions tell.
     pub(super) fn has_arrived(&self) -> bool {
-        let is_said = self.left.borrow().is_empty();
-        is_said
+        !self.leaves.get()
             && self.completed.get() == self.posted.get()
             && self.side().is_none_or(Side::has_arrived)
     }
@@ -198,10 +200,22 @@ impl Shared {
     }
 
     /// Posts what ends that have gone had still to say, as far as there is room; whether that is all.
+    #[cold]
     pub(super) fn say_left(&self) -> Result<bool, Error> {
+        // A task that is woken by what this calls may come back here: what is said has its order.
+        if self.says.replace(true) {
+            return Ok(false);
+        }
+        let said = self.say_in_turn();
+        self.says.set(false);
+        self.leaves.set(!self.left.borrow().is_empty());
+        said
+    }
+
+    fn say_in_turn(&self) -> Result<bool, Error> {
         loop {
             let Some(write) = self.left.borrow().front().copied() else { return Ok(true) };
-            // With a waking. Looked for here, since a poll may come back to this.
+            // With a waking.
             if !self.has_room(2) {
                 self.take()?;
             }
@@ -233,8 +247,10 @@ impl Shared {
             if self.ringer().is_some() {
                 self.look_around()?;
             }
-            self.say_left()?;
             self.probe()?;
+        }
+        if self.leaves.get() {
+            self.say_left()?;
         }
         self.take()
     }

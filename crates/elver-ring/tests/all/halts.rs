@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use crate::common::{PLACE, WAIT, cluster, session_at};
 use elver::{EmbeddedNode, SessionOptions};
 use elver_ring::{Config, Ends, Listener, ListenerOptions, Options, connect};
+use elver_testkit::wait_for;
 
 /// A listener at a node that its thread drives, and a session of another node that has connected to it. `listens` hears
 /// from `connects` when to go on, and the other way round.
@@ -101,8 +102,11 @@ fn what_was_read_before_a_drop_is_told_also_where_there_was_no_room_below() {
             for number in 0..MESSAGES {
                 ends.sender.send(&number.to_le_bytes(), WAIT).unwrap();
             }
-            ends.sender.end().unwrap();
-            assert!(!ends.sender.is_held_up());
+            ends.sender.begin_end().unwrap();
+            wait_for("room", || {
+                ends.sender.poll().unwrap();
+                (!ends.sender.is_held_up()).then_some(())
+            });
             until(node, goes);
             // Nothing goes on here until the other end is about to be dropped.
             say.send(()).unwrap();
@@ -141,8 +145,11 @@ fn who_finishes_an_idle_ring_waits_for_room_to_say_so() {
             for number in 0..MESSAGES {
                 ends.sender.send(&number.to_le_bytes(), WAIT).unwrap();
             }
-            ends.sender.end().unwrap();
-            assert!(!ends.sender.is_held_up());
+            ends.sender.begin_end().unwrap();
+            wait_for("room", || {
+                ends.sender.poll().unwrap();
+                (!ends.sender.is_held_up()).then_some(())
+            });
             until(node, goes);
             say.send(()).unwrap();
             goes.recv().unwrap();
@@ -160,6 +167,44 @@ fn who_finishes_an_idle_ring_waits_for_room_to_say_so() {
             ends.sender.finish(WAIT).unwrap();
             assert!(!ends.sender.is_held_up());
             heard.recv().unwrap();
+            go.send(()).unwrap();
+        },
+    );
+}
+
+/// The same of one half, where the other one goes on and waits for an answer: it is said as soon as there is room.
+#[test]
+fn what_a_half_had_still_to_say_is_said_while_the_other_one_waits() {
+    let there = Config { slots: 512, alpha: 1, beta: 1, ..Config::default() };
+    beside(
+        68,
+        Options { there, ..Options::default() },
+        |node, _listener, mut ends, goes, say| {
+            until(node, goes);
+            say.send(()).unwrap();
+            goes.recv().unwrap();
+            let mut read = 0_u32;
+            while let Some(message) = ends.receiver.recv(WAIT).unwrap() {
+                assert_eq!(message.to_vec(), u32::to_le_bytes(read));
+                read += 1;
+            }
+            ends.sender.send(&read.to_le_bytes(), WAIT).unwrap();
+            ends.sender.flush().unwrap();
+            until(node, goes);
+        },
+        |mut ends, go, heard| {
+            go.send(()).unwrap();
+            heard.recv().unwrap();
+            let mut sent = 0_u32;
+            while !ends.sender.is_held_up() {
+                ends.sender.try_send(&sent.to_le_bytes()).unwrap();
+                sent += 1;
+            }
+            let Ends { sender, mut receiver, .. } = ends;
+            drop(sender);
+            go.send(()).unwrap();
+            let answer = receiver.recv(WAIT).unwrap().unwrap().to_vec();
+            assert_eq!(answer, sent.to_le_bytes());
             go.send(()).unwrap();
         },
     );
