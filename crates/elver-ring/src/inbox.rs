@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use elver::{
     AccessFlags, Gid, Message, Mr, Payload, PostFailed, RecvWr, SendFlags, SendOp, SendWr, Session,
@@ -20,6 +21,9 @@ const RECEIVE_BYTES: u32 = 256;
 /// Greetings that wait to be accepted: of one node no more than half of what the others leave.
 const WAITING_MAX: usize = 1024;
 
+/// How long a node that told nothing in time is not asked: who asks waits for it.
+const SILENCE: Duration = Duration::from_secs(10);
+
 /// An offer: the node that it is of, and where the end of who offers is.
 type Offer = (Gid, Place);
 
@@ -36,8 +40,9 @@ pub(crate) struct Inbox {
     memory: Mr,
     /// Receives that are to be posted again, each of which has brought a message.
     owed: RefCell<Vec<u64>>,
-    /// Greetings whose node is to be asked for.
+    /// Greetings whose node is to be asked for, and until when it is not, since it did not tell of some in time.
     said: RefCell<Vec<(Vqp, Vec<u8>)>>,
+    silent: Cell<Option<Instant>>,
     /// Borrowed while what came is taken in.
     taking: SessionCell<()>,
     waiting: RefCell<VecDeque<Greeted>>,
@@ -73,6 +78,7 @@ impl Inbox {
             memory,
             owed: RefCell::default(),
             said: RefCell::default(),
+            silent: Cell::default(),
             taking: SessionCell::new(session, ()),
             waiting: RefCell::default(),
             news: Cell::default(),
@@ -137,10 +143,10 @@ impl Inbox {
 
     /// Asks the node whose the greetings are that came. Those of which it has not told in time stay to be asked for.
     fn ask(&self) {
-        let said = self.said.take();
-        if said.is_empty() {
+        if self.said.borrow().is_empty() || self.is_silent() {
             return;
         }
+        let said = self.said.take();
         self.asked.set(self.asked.get() + 1);
         // The session is called, so that nothing is borrowed.
         let infos = self.bound.session().infos(said.iter().map(|(source, _)| source));
@@ -149,11 +155,11 @@ impl Inbox {
                 Ok(info) => info.peer,
                 // Of whose offer is not known: it asks again.
                 Err(elver::Error::Refused { .. }) if is_question(&bytes) => continue,
-                Err(elver::Error::Refused { .. }) => None,
-                Err(_) => {
+                Err(elver::Error::TimedOut) => {
                     self.keep((source, bytes));
                     continue;
                 }
+                Err(_) => None,
             };
             let peer = peer.map(|(gid, _)| gid).unwrap_or_default();
             self.hear(Greeted { source, bytes, peer });
@@ -162,6 +168,7 @@ impl Inbox {
 
     /// The node has not told in time whose a greeting is: it is asked once more, when something comes or is looked for.
     fn keep(&self, greeting: (Vqp, Vec<u8>)) {
+        self.silent.set(Some(Instant::now() + SILENCE));
         let mut said = self.said.borrow_mut();
         if said.len() < WAITING_MAX {
             said.push(greeting);
@@ -170,10 +177,16 @@ impl Inbox {
         }
     }
 
+    /// Whether it is too early to ask the node again.
+    fn is_silent(&self) -> bool {
+        self.silent.get().is_some_and(|until| Instant::now() < until)
+    }
+
     /// Whether something that came has not been taken in yet.
     #[cfg(feature = "tokio")]
     pub(crate) fn owes(&self) -> bool {
-        !self.said.borrow().is_empty() || !self.owed.borrow().is_empty()
+        let asks = !self.said.borrow().is_empty() && !self.is_silent();
+        asks || !self.owed.borrow().is_empty()
     }
 
     /// Takes in a message: of a greeting it is to be known whose it is, unless nobody accepts any more.

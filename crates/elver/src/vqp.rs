@@ -252,6 +252,14 @@ impl Vqp {
     fn accepted(&self, inner: &mut Inner, id: u32) -> Vqp {
         let known = inner.vqps.get(&id).and_then(|entry| entry.handle.upgrade());
         if let Some(handle) = known {
+            let Inner { vqps, ready, .. } = inner;
+            if let Some(entry) = vqps.get_mut(&id)
+                && entry.failure.is_some()
+                && !entry.failure_told
+            {
+                // While nobody held it, nobody was told.
+                entry.list(id, ready);
+            }
             return Vqp(handle);
         }
         let handle = Rc::new(Handle { session: self.0.session.clone(), id });

@@ -249,10 +249,11 @@ impl Shared {
             }
             self.probe()?;
         }
+        self.take()?;
         if self.leaves.get() {
             self.say_left()?;
         }
-        self.take()
+        Ok(())
     }
 
     /// Takes what the node told.

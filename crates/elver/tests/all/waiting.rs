@@ -381,12 +381,14 @@ fn who_takes_a_later_message_of_a_sender_that_is_gone_hears_it_too() {
     wait_for("the VQP back to fail", || (failed() > before).then_some(()));
     // All that the node has told by now is taken in with its answer.
     bound.info().unwrap();
+    let came = session.wait_ready(WAIT).unwrap();
+    assert!(matches!(&came[..], [Ready::Vqp(vqp)] if vqp.id() == bound.id()), "{came:?}");
     let message = bound.wait_msgs(WAIT).unwrap().remove(0);
-    let failure = wait_for("its failure", || {
-        session.poll().unwrap();
-        message.source.failure()
-    });
+    let came = session.wait_ready(WAIT).unwrap();
+    assert!(matches!(&came[..], [Ready::Vqp(vqp)] if vqp.id() == message.source.id()), "{came:?}");
+    let failure = message.source.failure().unwrap();
     assert!(matches!(&failure, Error::Refused { code: RefusalCode::PeerGone, .. }), "{failure}");
+    drop(came);
     // Then it goes.
     drop(message);
     assert!(bound.qpop_msgs().unwrap().is_empty());
