@@ -92,11 +92,13 @@ impl Shared {
             }
             SendWr { wr_id: number << 2 | kind, op, flags, payload, dest: None }
         });
-        // Of those that were posted, and of which the node could not be told, it hears with the next call.
-        if let Err(failed) = self.vqp.post_send(&wrs[..count])
-            && failed.posted < count
-        {
-            return Err(self.reason(failed.into()));
+        if let Err(failed) = self.vqp.post_send(&wrs[..count]) {
+            // Posted, all of them, and only the waking of the node has failed: it hears of them with the next call.
+            let is_posted =
+                failed.posted == count && matches!(failed.error, elver::Error::System { .. });
+            if !is_posted {
+                return Err(self.reason(failed.into()));
+            }
         }
         self.posted.set(number);
         self.signalled.set(signalled);
