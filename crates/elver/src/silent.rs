@@ -6,7 +6,8 @@ use elver_verbs::Gid;
 use crate::link::Link;
 use crate::{Session, SessionOptions};
 
-const WELCOME: Welcome = Welcome {
+/// Of a node without memory of its own.
+pub(crate) const WELCOME: Welcome = Welcome {
     layout: HeirsLayout::RINGS,
     gid: Gid([7; 16]),
     limits: Limits {

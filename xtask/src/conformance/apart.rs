@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::not_run::Ran;
-use super::place::{APART, Place};
+use super::outcome::Item;
+use super::place::{self, APART, Place};
 use super::process::{Call, Runner};
 use super::programs::{item, split};
 
@@ -38,17 +39,15 @@ fn named(common: &str) -> String {
 pub(super) fn run(runner: &Runner) -> Result<Ran> {
     let wanted: Vec<_> =
         PAIRS.into_iter().filter(|(_, common, _)| runner.wants(&named(common))).collect();
-    if wanted.is_empty() {
-        return Ok(Ran::default());
-    }
-    if !rustix::process::geteuid().is_root() {
-        let names = wanted.iter().map(|(_, common, _)| named(common)).collect();
-        return Ok(Ran::none(names, "network namespaces need root".into()));
-    }
-    let place = Place::namespaces()?;
+    let names = wanted.iter().map(|(_, common, _)| named(common)).collect();
+    place::apart(names, |place| rows(runner, place, wanted))
+}
+
+/// A row of each pair.
+fn rows(runner: &Runner, place: &Place, pairs: Vec<(&str, &str, &str)>) -> Result<Vec<Item>> {
     let [at_server, at_client] = &place.before;
     let mut items = Vec::new();
-    for (transport, common, asks) in wanted {
+    for (transport, common, asks) in pairs {
         let serves = if common.starts_with(SERVES.0) { SERVES.1 } else { "" };
         let server = format!("timeout 60 {common} {serves}");
         let client = format!("timeout 60 {common} {asks} {}", place.addresses[0]);
@@ -58,5 +57,5 @@ pub(super) fn run(runner: &Runner) -> Result<Ran> {
         let ended = runner.pair(&server, &client, Path::new("/"))?;
         items.push(item(&named(common), transport, &ended));
     }
-    Ok(Ran::of(items))
+    Ok(items)
 }

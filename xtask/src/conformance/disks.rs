@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use super::counted::Counted;
 use super::not_run::Ran;
 use super::outcome::Item;
-use super::place::{APART, Place, SERVER};
+use super::place::{self, APART, Place, SERVER};
 use super::process::{Call, Ended, Runner};
 use super::programs::{free_port, item, split};
 use super::small::proved;
@@ -34,14 +34,7 @@ pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Ran> {
         .into_iter()
         .filter(|name| runner.wants(name))
         .collect();
-    if wanted.is_empty() {
-        return Ok(ran);
-    }
-    if !rustix::process::geteuid().is_root() {
-        ran.add(Ran::none(wanted, "network namespaces need root".into()));
-        return Ok(ran);
-    }
-    ran.add(Ran::of(At { runner, scratch, place: &Place::namespaces()? }.run()?));
+    ran.add(place::apart(wanted, |place| At { runner, scratch, place }.run())?);
     Ok(ran)
 }
 

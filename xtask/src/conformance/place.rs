@@ -4,6 +4,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use super::not_run::Ran;
+use super::outcome::Item;
+
 /// The server's address in its namespace.
 pub(super) const SERVER: &str = "10.78.13.1";
 /// What rows there are called by, behind their words.
@@ -70,6 +73,20 @@ impl Drop for Place {
             let _ = Command::new("ip").args(["netns", "del", namespace]).output();
         }
     }
+}
+
+/// What `run` finds between two namespaces, of rows of these names; where there can be none, it says why.
+pub(super) fn apart(
+    wanted: Vec<String>,
+    run: impl FnOnce(&Place) -> Result<Vec<Item>>,
+) -> Result<Ran> {
+    if wanted.is_empty() {
+        return Ok(Ran::default());
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Ok(Ran::none(wanted, "network namespaces need root".into()));
+    }
+    Ok(Ran::of(run(&Place::namespaces()?)?))
 }
 
 fn ip(words: &str) -> Result<()> {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::counted::Counted;
 use super::not_run::Ran;
 use super::outcome::{Item, Outcome};
-use super::place::{APART, Place, SERVER};
+use super::place::{self, APART, Place, SERVER};
 use super::process::{Call, Ended, Runner};
 use super::programs::{free_port, item, split};
 
@@ -32,16 +32,8 @@ pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Ran> {
     fs::create_dir_all(scratch).with_context(|| format!("{}", scratch.display()))?;
     let host = Place::host();
     let mut ran = Ran::of(At { runner, scratch, place: &host }.run()?);
-    let wanted = apart(SERVER).into_iter().filter(|name| runner.wants(name)).collect::<Vec<_>>();
-    if wanted.is_empty() {
-        return Ok(ran);
-    }
-    if !rustix::process::geteuid().is_root() {
-        ran.add(Ran::none(wanted, "network namespaces need root".into()));
-        return Ok(ran);
-    }
-    let place = Place::namespaces()?;
-    ran.add(Ran::of(At { runner, scratch, place: &place }.run()?));
+    let wanted = apart(SERVER).into_iter().filter(|name| runner.wants(name)).collect();
+    ran.add(place::apart(wanted, |place| At { runner, scratch, place }.run())?);
     Ok(ran)
 }
 

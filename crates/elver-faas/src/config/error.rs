@@ -1,3 +1,5 @@
+//! Why a configuration is refused.
+
 use std::path::PathBuf;
 
 /// Why a configuration cannot be used.

@@ -89,25 +89,32 @@ fn what_was_sent_before_a_drop_arrives_also_where_there_was_no_room_below() {
     );
 }
 
+/// Each message is told, and each is acknowledged, by itself: more pointers than may be under way.
+const MESSAGES: u32 = 300;
+const ONE_BY_ONE: Config =
+    Config { slots: 512, slot_bytes: 64, alpha: 1, beta: 1, gamma: 1, linger_ns: None };
+
+/// Sends all of them and the end, and stands still when the other side says so.
+fn send_all(ends: &mut Ends, node: &EmbeddedNode, goes: &mpsc::Receiver<()>) {
+    for number in 0..MESSAGES {
+        ends.sender.send(&number.to_le_bytes(), WAIT).unwrap();
+    }
+    ends.sender.begin_end().unwrap();
+    wait_for("room", || {
+        ends.sender.poll().unwrap();
+        (!ends.sender.is_held_up()).then_some(())
+    });
+    until(node, goes);
+}
+
 /// Who has read everything may go at once, also where there is no room to say so: whoever waits for that hears it.
 #[test]
 fn what_was_read_before_a_drop_is_told_also_where_there_was_no_room_below() {
-    // More pointers than may be under way: each message is told, and each is acknowledged, by itself.
-    const MESSAGES: u32 = 300;
-    let back = Config { slots: 512, alpha: 1, beta: 1, gamma: 1, ..Config::default() };
     beside(
         66,
-        Options { back, ..Options::default() },
+        Options { back: ONE_BY_ONE, ..Options::default() },
         |node, _listener, mut ends, goes, say| {
-            for number in 0..MESSAGES {
-                ends.sender.send(&number.to_le_bytes(), WAIT).unwrap();
-            }
-            ends.sender.begin_end().unwrap();
-            wait_for("room", || {
-                ends.sender.poll().unwrap();
-                (!ends.sender.is_held_up()).then_some(())
-            });
-            until(node, goes);
+            send_all(&mut ends, node, goes);
             // Nothing goes on here until the other end is about to be dropped.
             say.send(()).unwrap();
             goes.recv().unwrap();
@@ -136,21 +143,11 @@ fn what_was_read_before_a_drop_is_told_also_where_there_was_no_room_below() {
 /// A ring of which nothing is left to read has not ended until that is on its way.
 #[test]
 fn who_finishes_an_idle_ring_waits_for_room_to_say_so() {
-    const MESSAGES: u32 = 300;
-    let back = Config { slots: 512, alpha: 1, beta: 1, gamma: 1, ..Config::default() };
     beside(
         67,
-        Options { back, ..Options::default() },
+        Options { back: ONE_BY_ONE, ..Options::default() },
         |node, _listener, mut ends, goes, say| {
-            for number in 0..MESSAGES {
-                ends.sender.send(&number.to_le_bytes(), WAIT).unwrap();
-            }
-            ends.sender.begin_end().unwrap();
-            wait_for("room", || {
-                ends.sender.poll().unwrap();
-                (!ends.sender.is_held_up()).then_some(())
-            });
-            until(node, goes);
+            send_all(&mut ends, node, goes);
             say.send(()).unwrap();
             goes.recv().unwrap();
             assert!(ends.receiver.recv(WAIT).unwrap().is_none());
@@ -175,10 +172,9 @@ fn who_finishes_an_idle_ring_waits_for_room_to_say_so() {
 /// The same of one half, where the other one goes on and waits for an answer: it is said as soon as there is room.
 #[test]
 fn what_a_half_had_still_to_say_is_said_while_the_other_one_waits() {
-    let there = Config { slots: 512, alpha: 1, beta: 1, ..Config::default() };
     beside(
         68,
-        Options { there, ..Options::default() },
+        Options { there: ONE_BY_ONE, ..Options::default() },
         |node, _listener, mut ends, goes, say| {
             until(node, goes);
             say.send(()).unwrap();

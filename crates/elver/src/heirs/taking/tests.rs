@@ -6,31 +6,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use elver_portal::{
-    ClientEnd, Command, HeirsLayout, Limits, Listener, NodeEnd, NodeHeir, NodeRecords, Request,
-    Scratch, Via, Welcome, memfd,
+    ClientEnd, Command, HeirsLayout, Listener, NodeEnd, NodeHeir, NodeRecords, Request, Scratch,
+    Via, memfd,
 };
 use elver_verbs::{Payload, RemoteAddr, SendFlags, SendOp, SendWr};
 
 use super::*;
+use crate::silent::WELCOME;
 use crate::{Destination, SessionOptions};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const LAYOUT: HeirsLayout = HeirsLayout { heirs: 3, vqps: 1 };
-const WELCOME: Welcome = Welcome {
-    layout: HeirsLayout::RINGS,
-    gid: Gid([7; 16]),
-    limits: Limits {
-        max_sge: 4,
-        max_inline: 64,
-        max_vqp_wr: 64,
-        vqps: 8,
-        mrs: 8,
-        completions: 64,
-        message_bytes: 4_096,
-        alloc_bytes: 0,
-    },
-    first: false,
-};
 
 /// The node's part of a set whose sessions are free.
 struct Node {
