@@ -1,7 +1,7 @@
 //! A disk over iSER (RFC 7145): Linux's target in user space (`tgtd`) and libiscsi's tests, which write, read and verify
 //! blocks. Both meet by rdma_cm; on one host, and between two network namespaces.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -17,25 +17,69 @@ use super::small::proved;
 const TARGET: &str = "iqn.2026-11.elver.test:disk";
 const INITIATOR: &str = "iqn.2026-11.elver.test:initiator";
 const DISK_BYTES: u64 = 16 << 20;
-/// Those that write and those that compare, one a time: libiscsi's second connection of a process crashes in its thread for
-/// rdma_cm's events.
+/// Those that write and those that compare, one a time: on a second connection of a process libiscsi 1.19 follows a list
+/// that it has not made empty.
 const SUITES: [&str; 2] = ["Write16", "Verify10"];
-/// What each moves at least: 255 times a block more than before.
-const MOVED: u64 = 512 * 255 * 256 / 2;
+/// The largest request of these suites has one block less.
+const BLOCKS: u64 = 256;
+/// What a disk's blocks have where nobody asks for more.
+const BLOCK: u64 = 512;
+/// What `tgtd` takes in one request where nobody asks for more, in KiB: it hangs up at a larger one.
+const TAKEN: u64 = 512;
 /// Which of the servers that a host may have `tgtadm` speaks with.
 const CONTROL: &str = "4790";
 
-/// Runs them; between namespaces where this is root. `scratch` is a folder.
+/// libiscsi's tests of a release.
+pub(super) struct Tests {
+    /// What rows of them are called by, behind their words.
+    pub(super) named: String,
+    /// What a block of each disk has that they are run on, in bytes: a request is of up to 255.
+    pub(super) blocks: &'static [u64],
+}
+
+/// How they are started.
+pub(super) struct How<'a> {
+    /// What runs such words.
+    pub(super) words: &'a dyn Fn(&str) -> Result<Vec<String>>,
+    pub(super) env: &'a [(&'a str, &'a str)],
+}
+
+/// Runs those of Debian 12, whose libiscsi has no request of more than 256 KiB over iSER.
 pub(super) fn run(runner: &Runner, scratch: &Path) -> Result<Ran> {
-    fs::create_dir_all(scratch).with_context(|| format!("{}", scratch.display()))?;
-    let mut ran = Ran::of(At { runner, scratch, place: &Place::host() }.run()?);
-    let wanted: Vec<String> = SUITES
-        .map(|suite| client(suite, "", SERVER) + APART)
-        .into_iter()
-        .filter(|name| runner.wants(name))
-        .collect();
-    ran.add(place::apart(wanted, |place| At { runner, scratch, place }.run())?);
-    Ok(ran)
+    let tests = Tests { named: String::new(), blocks: &[BLOCK, 1024] };
+    let words = |words: &str| Ok(split(words).into_iter().map(str::to_string).collect());
+    tests.run(&How { words: &words, env: &[] }, runner, scratch)
+}
+
+impl Tests {
+    /// Runs them; between namespaces where this is root. `scratch` is a folder.
+    pub(super) fn run(&self, how: &How<'_>, runner: &Runner, scratch: &Path) -> Result<Ran> {
+        fs::create_dir_all(scratch).with_context(|| format!("{}", scratch.display()))?;
+        let run = |place: &Place| At { tests: self, how, runner, scratch, place }.run();
+        let mut ran = Ran::of(run(&Place::host())?);
+        ran.add(place::apart(self.wanted(runner, SERVER, APART), run)?);
+        Ok(ran)
+    }
+
+    /// The names of all that is to be run.
+    pub(super) fn all_wanted(&self, runner: &Runner) -> Vec<String> {
+        let host = &Place::host().addresses[0];
+        [self.wanted(runner, host, ""), self.wanted(runner, SERVER, APART)].concat()
+    }
+
+    fn wanted(&self, runner: &Runner, server: &str, place: &str) -> Vec<String> {
+        let suites = |block| SUITES.map(|suite| self.name(suite, block, server, place));
+        let names = self.blocks.iter().flat_map(|block| suites(*block));
+        names.filter(|name| runner.wants(name)).collect()
+    }
+
+    fn name(&self, suite: &str, block: u64, server: &str, place: &str) -> String {
+        let blocks = match block {
+            BLOCK => String::new(),
+            block => format!(", blocks of {} KiB", block / 1024),
+        };
+        client(suite, "", server) + &blocks + &self.named + place
+    }
 }
 
 fn client(suite: &str, port: &str, server: &str) -> String {
@@ -44,6 +88,8 @@ fn client(suite: &str, port: &str, server: &str) -> String {
 
 /// Where they run.
 struct At<'a> {
+    tests: &'a Tests,
+    how: &'a How<'a>,
     runner: &'a Runner,
     scratch: &'a Path,
     place: &'a Place,
@@ -51,14 +97,14 @@ struct At<'a> {
 
 impl At<'_> {
     fn run(&self) -> Result<Vec<Item>> {
-        let runs = SUITES.into_iter().map(|suite| self.suite(suite));
-        runs.filter_map(Result::transpose).collect()
+        let disks = self.tests.blocks.iter().flat_map(|block| SUITES.map(|suite| (suite, *block)));
+        disks.filter_map(|(suite, block)| self.suite(suite, block).transpose()).collect()
     }
 
-    fn suite(&self, suite: &str) -> Result<Option<Item>> {
+    fn suite(&self, suite: &str, block: u64) -> Result<Option<Item>> {
         let server = &self.place.addresses[0];
         let place = if self.place.is_host() { "" } else { APART };
-        let named = client(suite, "", server) + place;
+        let named = self.tests.name(suite, block, server, place);
         if !self.runner.wants(&named) {
             return Ok(None);
         }
@@ -66,39 +112,44 @@ impl At<'_> {
         let port = free_port()?;
         let disk = self.disk()?;
         let serves = format!(
-            "tgtd -f -C {CONTROL} --iser port={port} --iscsi portal=127.0.0.1:{}",
+            "tgtd -f -C {CONTROL} --iser port={port},buf_sz_kb={} --iscsi portal=127.0.0.1:{}",
+            TAKEN.max(BLOCKS * block / 1024),
             free_port()?
         );
-        let asks = client(suite, &format!(":{port}"), server);
-        let [serves, asks] = [&serves, &asks].map(|words| split(words));
+        let serves = split(&serves);
+        let asks = (self.how.words)(&client(suite, &format!(":{port}"), server))?;
+        let asks: Vec<&str> = asks.iter().map(String::as_str).collect();
         let socket = self.scratch.join("tgtd").to_str().context("a path of UTF-8")?.to_string();
         let env = [("TGT_IPC_SOCKET", &*socket)];
         let call =
             Call { before: &self.place.before[0], words: &serves, env: &env, ..Call::default() };
         let mut serving = self.runner.start(&call, Path::new("/"))?;
         serving.await_listener(port)?;
-        self.offer(&disk, &env)?;
-        let call = Call { before: &self.place.before[1], words: &asks, ..Call::default() };
+        self.offer(&disk, block, &env)?;
+        let before = &self.place.before[1];
+        let call = Call { before, words: &asks, env: self.how.env, ..Call::default() };
         let asking = self.runner.start(&call, Path::new("/"))?.end()?;
         // Told to end it would free what a connection that closes still uses, and with a disk it takes no signal for it.
         serving.stop()?;
-        proved(item(&named, "RC", &[asking]), self.runner, MOVED).map(Some)
+        // 255 times a block more than before.
+        let moved = block * (BLOCKS - 1) * BLOCKS / 2;
+        proved(item(&named, "RC", &[asking]), self.runner, moved).map(Some)
     }
 
-    /// An empty disk.
+    /// A disk of which no two blocks are alike.
     fn disk(&self) -> Result<PathBuf> {
         let path = self.scratch.join("disk.img");
-        let file = File::create(&path).with_context(|| format!("{}", path.display()))?;
-        file.set_len(DISK_BYTES).with_context(|| format!("{}", path.display()))?;
+        let bytes: Vec<u8> = (0..DISK_BYTES / 8).flat_map(u64::to_ne_bytes).collect();
+        fs::write(&path, bytes).with_context(|| format!("{}", path.display()))?;
         Ok(path)
     }
 
     /// Has the server offer it, to everybody: it wants to be told of addresses and of names.
-    fn offer(&self, disk: &Path, env: &[(&str, &str)]) -> Result<()> {
+    fn offer(&self, disk: &Path, block: u64, env: &[(&str, &str)]) -> Result<()> {
         let disk = disk.to_str().context("a path of UTF-8")?;
         self.tell(&format!("--mode target --op new --tid 1 --targetname {TARGET}"), env)?;
-        let unit = format!("--mode logicalunit --op new --tid 1 --lun 1 --backing-store {disk}");
-        self.tell(&unit, env)?;
+        let unit = "--mode logicalunit --op new --tid 1 --lun 1";
+        self.tell(&format!("{unit} --blocksize {block} --backing-store {disk}"), env)?;
         self.tell("--mode target --op bind --tid 1 --initiator-address ALL", env)?;
         self.tell(&format!("--mode target --op bind --tid 1 --initiator-name {INITIATOR}"), env)
     }

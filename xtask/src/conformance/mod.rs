@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<String> {
         ran.items.extend(programs::run(&runner, &scratch, quick)?);
         ran.add(small::run(&runner, &scratch)?);
         ran.add(disks::run(&runner, &scratch)?);
-        ran.add(newer::run(&runner, quick)?);
+        ran.add(newer::run(&runner, &scratch, quick)?);
         ran.add(apart::run(&runner)?);
         ran
     };

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::disks::{How, Tests};
 use super::not_run::Ran;
 use super::outcome::Item;
 use super::process::{Call, Runner};
@@ -23,7 +24,8 @@ const RELEASES: [Release; 2] = [
     Release { name: "Debian 13", suite: "trixie", moves: false },
     Release { name: "Debian testing", suite: "testing", moves: true },
 ];
-const PACKAGES: [&str; 4] = ["ibverbs-providers", "ibverbs-utils", "perftest", "rdmacm-utils"];
+const PACKAGES: [&str; 5] =
+    ["ibverbs-providers", "ibverbs-utils", "libiscsi-bin", "perftest", "rdmacm-utils"];
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// All references of a program and of its libraries are bound before it runs.
@@ -49,8 +51,11 @@ const MANAGED: [(&str, &str, &str); 2] = [
     ("UD", "udaddy", "udaddy -s 127.0.0.1"),
 ];
 
-/// Runs them, but for those of a release that cannot be fetched.
-pub(super) fn run(runner: &Runner, quick: bool) -> Result<Ran> {
+/// What a block of a disk has that libiscsi's tests are run on, in bytes: in these releases its requests may be large.
+const BLOCKS: [u64; 1] = [8192];
+
+/// Runs them, but for those of a release that cannot be fetched. `scratch` is a folder.
+pub(super) fn run(runner: &Runner, scratch: &Path, quick: bool) -> Result<Ran> {
     let mut ran = Ran::default();
     for release in RELEASES.iter().filter(|release| !(quick && release.moves)) {
         let wanted = release.wanted(runner);
@@ -58,7 +63,7 @@ pub(super) fn run(runner: &Runner, quick: bool) -> Result<Ran> {
             continue;
         }
         ran.add(match unpacked(release.suite, &PACKAGES) {
-            Ok(root) => Ran::of(release.run(runner, &root)?),
+            Ok(root) => release.run(runner, scratch, &root)?,
             Err(error) => Ran::none(wanted, format!("{error:#}")),
         });
     }
@@ -75,10 +80,23 @@ impl Release {
         let pairs = PAIRS.iter().map(|(_, words)| words);
         let managed = MANAGED.iter().map(|(_, _, client)| client);
         let all = ALONE.iter().chain(pairs).chain(managed).map(|words| self.named(words));
-        all.filter(|name| runner.wants(name)).collect()
+        let all = all.filter(|name| runner.wants(name));
+        all.chain(self.disks().all_wanted(runner)).collect()
     }
 
-    fn run(&self, runner: &Runner, root: &Path) -> Result<Vec<Item>> {
+    fn disks(&self) -> Tests {
+        Tests { named: self.named(""), blocks: &BLOCKS }
+    }
+
+    fn run(&self, runner: &Runner, scratch: &Path, root: &Path) -> Result<Ran> {
+        let mut ran = Ran::of(self.small(runner, root)?);
+        let words = |words: &str| under(root, words);
+        ran.add(self.disks().run(&How { words: &words, env: &EAGERLY }, runner, scratch)?);
+        Ok(ran)
+    }
+
+    /// Those that need nothing but each other.
+    fn small(&self, runner: &Runner, root: &Path) -> Result<Vec<Item>> {
         let mut items = Vec::new();
         for words in ALONE.into_iter().filter(|words| runner.wants(&self.named(words))) {
             let ended = runner.alone(&borrowed(&under(root, words)?), Path::new("/"), &EAGERLY)?;
