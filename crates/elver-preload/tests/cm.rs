@@ -2,12 +2,15 @@
 //! of its connections.
 
 mod common;
+#[path = "common/namespaces.rs"]
+mod namespaces;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
 use common::{command, library, succeeded};
+use namespaces::Namespaces;
 
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
@@ -23,8 +26,13 @@ fn program() -> &'static Path {
 }
 
 fn run(case: &str) {
+    run_at(&[], case);
+}
+
+/// The same behind words that say where.
+fn run_at(place: &[&str], case: &str) {
     let preload = format!("LD_PRELOAD={}", library().join("libibverbs.so.1").display());
-    let words = ["env", &preload, program().to_str().unwrap(), case];
+    let words = [place, &["env", &preload, program().to_str().unwrap(), case]].concat();
     let said = succeeded(case, &command(&words).output().unwrap());
     assert!(said.ends_with(" checks, 0 failures\n"), "{said}");
 }
@@ -72,6 +80,12 @@ fn a_port_of_all_addresses_is_nobody_elses_at_any() {
 #[test]
 fn a_port_is_had_by_families_apart() {
     run("families");
+}
+
+#[test]
+fn loopback_is_no_address_of_a_device_that_an_interface_has() {
+    let namespaces = Namespaces::new("cm", 26);
+    run_at(&namespaces.at(0).each_ref().map(String::as_str), "loopback");
 }
 
 #[test]

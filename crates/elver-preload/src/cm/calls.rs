@@ -159,7 +159,9 @@ impl Cm {
             id.claims.extend(ports::publish_bound(id.port_space, at.port(), bound, device));
         }
         id.src = Some(at);
-        id.has_device = !wild;
+        // To the kernel loopback is all addresses (`cma_any_addr`), and programs ask by it for addresses that others can reach.
+        // A device that is on loopback itself is had there, though: a program's datagrams have no other place.
+        id.has_device = !wild && (device.is_loopback() || !at.ip().is_loopback());
         Ok(())
     }
 

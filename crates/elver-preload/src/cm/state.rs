@@ -101,7 +101,7 @@ pub(crate) struct CmId {
     pub(crate) peer: Option<IpAddr>,
     /// That process, if its end is watched for.
     watch: Option<Watch>,
-    /// Whether it is the device's: it is bound to an address, or has a peer.
+    /// Whether it is the device's: it is bound to an address that the device may have, or has a peer.
     pub(crate) has_device: bool,
     pub(crate) has_route: bool,
     pub(crate) reuses_port: bool,

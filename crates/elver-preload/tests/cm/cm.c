@@ -329,6 +329,26 @@ static void families(void)
 	CODE(rdma_destroy_id(v6), 0);
 }
 
+/* Loopback addresses are none of a device that another interface has: who is bound to one has no device until he knows with
+   whom he connects, as in the kernel, which takes them for all addresses. */
+static void loopback(void)
+{
+	struct sockaddr_in loop = at("127.0.0.1", 0), own = at(getenv("ELVER_ADDRESS"), 0);
+	struct rdma_cm_id *listens = id_on(servers), *asking = id_on(clients), *owns = id_on(servers);
+	CODE(rdma_bind_addr(owns, (struct sockaddr *)&own), 0);
+	CODE(owns->verbs != NULL, 1);
+	CODE(rdma_bind_addr(listens, (struct sockaddr *)&loop), 0);
+	CODE(rdma_listen(listens, 8), 0);
+	CODE(listens->verbs == NULL, 1);
+	CODE(rdma_bind_addr(asking, (struct sockaddr *)&loop), 0);
+	CODE(asking->verbs == NULL, 1);
+	struct sockaddr_in to = at("127.0.0.1", port_of(listens));
+	CODE(rdma_resolve_addr(asking, NULL, (struct sockaddr *)&to, 1000), 0);
+	next(clients, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CODE(asking->verbs == owns->verbs, 1);
+	CODE(rdma_destroy_id(asking) | rdma_destroy_id(listens) | rdma_destroy_id(owns), 0);
+}
+
 /* A child has no ports of its parent's, which is free to give them back and to take them again. */
 static void forks(void)
 {
@@ -518,6 +538,7 @@ int main(int count, char **words)
 		void (*run)(void);
 	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses },
 		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
+		      { "loopback", loopback },
 		      { "forks", forks },
 		      { "replaces", replaces }, { "vforks", vforks }, { "migrates", migrates } };
 	MADE(servers, rdma_create_event_channel());

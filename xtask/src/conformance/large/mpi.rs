@@ -37,10 +37,7 @@ pub(super) fn mpich_ucx(stage: &Stage<'_>) -> Result<Said> {
 /// MPICH over its own libfabric.
 pub(super) fn mpich_ofi(stage: &Stage<'_>) -> Result<Said> {
     let ofi = [("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "verbs;ofi_rxm")];
-    // Of several interfaces it takes the first with a device, and rdma_cm has one on the loopback too.
-    let interface = [("FI_VERBS_IFACE", "large0")];
-    let interface = if stage.place.is_host() { &[][..] } else { &interface };
-    ranks(stage, "mpich", "mpiexec", &[], &[&ofi[..], interface, &NO_SHARED_MEMORY].concat())
+    ranks(stage, "mpich", "mpiexec", &[], &[&ofi[..], &NO_SHARED_MEMORY].concat())
 }
 
 /// Two ranks of one host would else speak by MPICH's own shared memory.
