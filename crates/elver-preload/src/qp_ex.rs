@@ -232,7 +232,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut QpEx, count: usize, list: *const S
             count,
             (0..count).map(|at| {
                 // SAFETY: the verbs contract: the list has `count` entries.
-                let sge = unsafe { *list.add(at) };
+                let sge = unsafe { list.add(at).read_unaligned() };
                 Piece { addr: sge.addr, length: sge.length, lkey: sge.lkey }
             }),
         );
@@ -272,7 +272,7 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut QpEx, count: usize, list: 
             if list.is_null() || owned(qp).batch.error().is_some() {
                 return owned(qp).batch.fail(libc::EINVAL);
             }
-            let DataBuf { addr, length } = *list.add(at);
+            let DataBuf { addr, length } = list.add(at).read_unaligned();
             carry(qp, addr, length);
         }
     }

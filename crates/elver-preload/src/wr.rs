@@ -63,8 +63,8 @@ unsafe fn pieces(
         return Err(libc::EINVAL);
     }
     for (at, piece) in to[..count].iter_mut().enumerate() {
-        // SAFETY: the caller's word.
-        let sge = unsafe { *list.add(at) };
+        // SAFETY: the caller's word. It may lie anywhere: programs have it in packed structures (libiscsi's descriptors).
+        let sge = unsafe { list.add(at).read_unaligned() };
         *piece = Piece { addr: sge.addr, length: sge.length, lkey: sge.lkey };
     }
     Ok(&to[..count])

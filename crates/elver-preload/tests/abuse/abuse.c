@@ -245,9 +245,13 @@ static void pairs(void)
 	wr.send_flags = IBV_SEND_INLINE;
 	sge[0].length = UINT_MAX;
 	CODE(ibv_post_send(qp, &wr, &bad), EINVAL);
-	recv.sg_list = sge;
+	/* Those of programs that pack their structures lie anywhere. */
+	char packed[1 + sizeof(struct ibv_sge)];
+	memcpy(packed + 1, sge, sizeof(struct ibv_sge));
+	recv.sg_list = (void *)(packed + 1);
 	for (int at = 0; at < 8; at++)
 		CODE(ibv_post_recv(qp, &recv, &bad_recv), 0);
+	recv.sg_list = sge;
 	CODE(ibv_post_recv(qp, &recv, &bad_recv), ENOMEM);
 	struct ibv_ah_attr ah = { .port_num = 2, .is_global = 1 };
 	NONE(ibv_create_ah(pd, &ah), EINVAL);
