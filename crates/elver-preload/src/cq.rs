@@ -3,10 +3,10 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-use elver_verbs::{Cq as Handle, CqInit, Device as _, Wc as Done, WcFlags, WcOpcode};
+use elver_verbs::{Cq as Handle, CqInit, Device as _, VerbsError, Wc as Done, WcFlags, WcOpcode};
 
 use crate::channel::CqObject;
-use crate::engine::Engine;
+use crate::engine::{Engine, State};
 use crate::errno::{code, guard, object, of_verbs};
 use crate::layout::{CompChannel, Context, Cq, ModifyCqAttr, Wc};
 use crate::owned::{OwnedCq, await_acks, given};
@@ -169,25 +169,42 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut Cq, most: c_int, to: *mut Wc) -
         // SAFETY: the verbs contract.
         let handle = Handle(unsafe { (*cq).handle });
         let mut state = engine.drive();
-        let mut done = [Done::default(); BATCH];
-        let mut taken = 0;
-        while taken < most {
-            let room = (most - taken).min(BATCH);
-            let Ok(count) = state.poll(handle, &mut done[..room]) else { return -1 };
-            for (at, wc) in done[..count].iter().enumerate() {
-                // SAFETY: the program has room for `most`.
-                unsafe { put(wc, to.add(taken + at)) };
-            }
-            taken += count;
-            if count < room {
-                break;
-            }
-        }
+        let take = if most == 1 { take::<1> } else { take::<BATCH> };
+        // SAFETY: the verbs contract: the program has room for `most`.
+        let taken = unsafe { take(&mut state, handle, most, to) };
+        let Ok(taken) = taken else { return -1 };
         state.tell();
         drop(state);
         rest(taken > 0);
         taken as c_int
     })
+}
+
+/// Takes completions, so many at a time. Room for many costs more to make ready than an empty look at a CQ.
+///
+/// # Safety
+/// The program has room for `most`.
+unsafe fn take<const ROOM: usize>(
+    state: &mut State,
+    cq: Handle,
+    most: usize,
+    to: *mut Wc,
+) -> Result<usize, VerbsError> {
+    let mut done = [Done::default(); ROOM];
+    let mut taken = 0;
+    while taken < most {
+        let room = (most - taken).min(ROOM);
+        let count = state.poll(cq, &mut done[..room])?;
+        for (at, wc) in done[..count].iter().enumerate() {
+            // SAFETY: the caller's word.
+            unsafe { put(wc, to.add(taken + at)) };
+        }
+        taken += count;
+        if count < room {
+            break;
+        }
+    }
+    Ok(taken)
 }
 
 /// `enum ibv_wc_opcode`.
