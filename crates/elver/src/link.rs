@@ -29,6 +29,8 @@ use crate::{Error, SessionOptions, Waker, fork};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest sleep without a look at the ring: against a node that forgot to wake.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// The longest sleep while the node cannot be woken.
+const WAKE_AGAIN: Duration = Duration::from_millis(10);
 /// How often the socket is looked at while polling finds nothing.
 const SOCKET_NS: i64 = 50_000_000;
 /// How long a greeting waits without letting other threads run, unless the node is among them: a node that is
@@ -70,6 +72,8 @@ pub(crate) struct Link {
     bell: Option<Arc<Bell>>,
     /// What stands for the socket in children that leave the session, once it has prepared some for them.
     nobody: Option<Socket>,
+    /// The system could not wake the node for what it was given, and is asked again.
+    owes_waking: bool,
     gone: bool,
     /// A look took a message that somebody else may sleep for.
     took_waking: bool,
@@ -176,6 +180,7 @@ impl Link {
             end_on_signal: options.end_on_signal,
             bell: None,
             nobody: None,
+            owes_waking: false,
             gone: false,
             took_waking: false,
             looked_at_ns: coarse_ns(),
@@ -202,6 +207,7 @@ impl Link {
             let now = coarse_ns();
             if self.gone || now - self.looked_at_ns > SOCKET_NS {
                 self.looked_at_ns = now;
+                self.wake_if_owed();
                 self.took_waking |= self.look()?;
                 // The waking that it may have taken was for what is there now.
                 if !self.end.is_idle() {
@@ -243,7 +249,8 @@ impl Link {
         Ok(self.end.command(request, command)?)
     }
 
-    /// Wakes the node if it sleeps.
+    /// Wakes the node if it sleeps. One that the system cannot wake now has what it was given all the same, and is woken
+    /// later: by the next that it is given, and before a sleep.
     #[inline]
     pub(crate) fn ring(&mut self) -> Result<(), Error> {
         if self.gone {
@@ -270,12 +277,23 @@ impl Link {
                 self.gone = true;
                 Err(Error::NodeGone)
             }
-            Err(reason) => {
-                // The next call that wakes it tries again.
+            // For want of memory. What else may be wrong with the socket, each look at it tells.
+            Err(_) => {
                 self.end.not_woken();
-                Err(Error::System { call: "waking the node", reason })
+                self.owes_waking = true;
+                Ok(())
             }
         }
+    }
+
+    /// Wakes a node that could not be woken; false if it still cannot.
+    #[inline]
+    fn wake_if_owed(&mut self) -> bool {
+        if std::mem::take(&mut self.owes_waking) {
+            // That it is gone, a look tells.
+            let _ = self.ring();
+        }
+        !self.owes_waking
     }
 
     /// Takes the file that came for a request.
@@ -349,10 +367,13 @@ impl Link {
         Ok(false)
     }
 
-    /// Asks the node to wake this end. False if there is something to take.
+    /// Asks the node to wake this end. False if there is something to take, and if the node is asleep and cannot be woken.
     pub(crate) fn arm(&mut self) -> Result<bool, Error> {
         if !matches!(self.host, Host::Apart) {
             return Err(DRIVEN);
+        }
+        if !self.wake_if_owed() {
+            return Ok(false);
         }
         // What woke this end before.
         self.look()?;
@@ -363,6 +384,12 @@ impl Link {
     pub(crate) fn disarm(&mut self) -> Result<(), Error> {
         self.end.awake();
         self.look().map(drop)
+    }
+
+    /// Whether the node is to be woken, and could not be so far.
+    #[cfg(test)]
+    pub(crate) fn owes_waking(&self) -> bool {
+        self.owes_waking
     }
 
     /// Whether the node is known to be gone.
@@ -391,6 +418,7 @@ impl Link {
         if let Host::Inline(node) = &self.host {
             return Ok(node.borrow_mut().rest(at_most)?);
         }
+        let at_most = if self.wake_if_owed() { at_most } else { at_most.min(WAKE_AGAIN) };
         if !self.end.sleep() {
             return Ok(());
         }

@@ -298,27 +298,58 @@ mod tests {
 
     use elver_portal::Message::Wake;
     use elver_portal::{Received, Socket};
-    use elver_verbs::QpState;
+    use elver_testkit::wait_for;
+    use elver_verbs::{Payload, QpState, RecvWr, SendFlags, SendOp, SendWr};
 
     use super::*;
     use crate::{VqpOptions, silent};
 
     /// The flag by which it asked to be woken was taken down before the message went: it heard of nothing then until it looked
-    /// by itself.
+    /// by itself. And what it was to be woken for counted as refused, though it did it: whoever gave it took back what it
+    /// needs, or gave it again.
     #[test]
-    fn a_node_that_could_not_be_woken_is_woken_by_the_next_command() {
-        let (session, node, end) = silent::session();
-        assert!(end.sleep());
-        // A socket that takes no message, though nobody has closed.
-        let (connected, cut) = (Socket::unconnected().unwrap(), Socket::unconnected().unwrap());
-        connected.leave(&session.socket).unwrap();
-        session.socket.leave(&cut).unwrap();
-        let command = || session.inner.borrow_mut().tell_only(&Command::QueryVqp { vqp: 1 });
-        let failed = command();
-        assert!(matches!(failed, Err(Error::System { call: "waking the node", .. })), "{failed:?}");
-        session.socket.leave(&connected).unwrap();
-        command().unwrap();
-        assert!(matches!(node.receive(true), Ok(Received::Message(Wake, None))));
+    fn what_a_node_could_not_be_woken_for_is_given_and_it_is_woken_later() {
+        type Call = fn(&Session, &Vqp);
+        let commands: Call = |session, _| {
+            session.inner.borrow_mut().tell_only(&Command::QueryVqp { vqp: 1 }).unwrap();
+        };
+        let sends: Call = |_, vqp| {
+            let (op, payload) = (SendOp::Send, Payload::Inline(b"x"));
+            let flags = SendFlags::empty();
+            vqp.post_send(&[SendWr { wr_id: 1, op, flags, payload, dest: None }]).unwrap();
+        };
+        let receives: Call = |_, vqp| vqp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
+        let sleeps: Call = |session, _| {
+            let mut wait = Wait::patient();
+            while !session.inner.borrow_mut().link.rest(&mut wait).unwrap() {}
+        };
+        let arms: Call = |session, _| assert!(session.arm().unwrap());
+        let gives_and_wakes = [
+            (commands, commands),
+            (sends, sleeps),
+            (receives, arms),
+            (sends, |session, _| {
+                let owes = || session.inner.borrow().link.owes_waking();
+                wait_for("a look to wake it", || {
+                    session.poll().unwrap();
+                    (!owes()).then_some(())
+                });
+            }),
+        ];
+        for (give, wakes) in gives_and_wakes {
+            let (session, node, end) = silent::session();
+            let vqp = Vqp::inherited(&session, 1, QpState::Rts, &VqpOptions::default(), None);
+            assert!(end.sleep());
+            // A socket that takes no message, though nobody has closed.
+            let (connected, cut) = (Socket::unconnected().unwrap(), Socket::unconnected().unwrap());
+            connected.leave(&session.socket).unwrap();
+            session.socket.leave(&cut).unwrap();
+            give(&session, &vqp);
+            assert!(!session.arm().unwrap(), "it may be woken by nobody");
+            session.socket.leave(&connected).unwrap();
+            wakes(&session, &vqp);
+            assert!(matches!(node.receive(true), Ok(Received::Message(Wake, None))));
+        }
     }
 
     /// Each question, and each answer, was waited for by itself: without an end, where the node stands still.

@@ -147,10 +147,12 @@ impl AsyncSession {
         let news = {
             let mut inner = self.inner();
             inner.check_own()?;
-            if !inner.link.arm()? {
-                return Ok(());
-            }
-            inner.news
+            inner.link.arm()?.then_some(inner.news)
+        };
+        let Some(news) = news else {
+            // It may be so for long that the node cannot be woken.
+            yield_now().await;
+            return Ok(());
         };
         let mut readable = pin!(self.fd.readable());
         let woken = poll_fn(|cx| {
