@@ -15,7 +15,7 @@ use std::task;
 
 use elver_portal::{Command, RefusalCode, Socket};
 use elver_verbs::{QpState, Wc};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::arena::{Arena, Piece};
 use crate::direct::{Direct, Way};
@@ -188,8 +188,10 @@ pub(crate) struct Inner {
     pub(crate) news: u64,
     /// Handles to let go when the session is not in use.
     pub(crate) released: Vec<Rc<Handle>>,
-    /// VQPs that failed before their messages were taken.
-    pub(crate) let_go_later: Vec<u32>,
+    /// VQPs back to senders that have failed, and go when their messages are taken and nobody holds them.
+    pub(crate) let_go_later: FxHashSet<u32>,
+    /// How many messages name a VQP back to a sender that their user has not taken.
+    pub(crate) untaken: FxHashMap<u32, u32>,
     /// Requests that somebody waits for.
     awaited: Vec<Awaited>,
     pub(crate) arena: Arena,
@@ -219,8 +221,8 @@ pub(crate) struct Entry {
     pub(crate) failure: Option<(RefusalCode, String)>,
     /// Its user has looked at that.
     pub(crate) failure_told: bool,
-    /// It is one back to a sender that a bound VQP keeps, whether its user holds it or not.
-    pub(crate) is_kept: bool,
+    /// The bound VQP that keeps it, of one back to a sender, whether its user holds it or not.
+    pub(crate) kept_by: Option<u32>,
     /// The CQ that its completions go to, if it shares one.
     cq: Option<u32>,
     /// It stands in the list of those that may have something.
@@ -280,7 +282,8 @@ impl Inner {
             roused: Vec::new(),
             news: 0,
             released: Vec::new(),
-            let_go_later: Vec::new(),
+            let_go_later: FxHashSet::default(),
+            untaken: FxHashMap::default(),
             awaited: Vec::with_capacity(ROOM),
             arena: Arena::new(),
             regions: Regions::new(),
@@ -313,10 +316,19 @@ impl Inner {
         if self.is_own() { Ok(()) } else { Err(Error::Forked) }
     }
 
-    /// Notes whether a bound VQP keeps another one.
-    pub(crate) fn keep(&mut self, id: u32, is_kept: bool) {
+    /// Notes which bound VQP keeps another one, if any.
+    pub(crate) fn keep(&mut self, id: u32, kept_by: Option<u32>) {
         if let Some(entry) = self.vqps.get_mut(&id) {
-            entry.is_kept = is_kept;
+            entry.kept_by = kept_by;
+        }
+    }
+
+    /// A message that names a VQP is taken, or concerns nobody any more.
+    pub(crate) fn taken(&mut self, source: u32) {
+        let Some(untaken) = self.untaken.get_mut(&source) else { return };
+        *untaken -= 1;
+        if *untaken == 0 {
+            self.untaken.remove(&source);
         }
     }
 
@@ -342,6 +354,7 @@ impl Inner {
     /// A VQP is gone.
     fn forget_vqp(&mut self, id: u32) -> Option<Entry> {
         let entry = self.vqps.remove(&id)?;
+        self.let_go_later.remove(&id);
         if entry.is_listed() {
             self.unlist(Of::Vqp(id));
         }
@@ -367,11 +380,12 @@ impl Drop for Handle {
         inner.direct.forget(self.id);
         // Those that it kept are now whose user holds them.
         let accepted = entry.iter().flat_map(|entry| &entry.accepted);
-        accepted.for_each(|handle| inner.keep(handle.id, false));
+        accepted.for_each(|handle| inner.keep(handle.id, None));
+        let messages = entry.iter().flat_map(|entry| &entry.messages);
+        let mut ids: Vec<u32> = messages.map(|(_, source)| *source).collect();
+        ids.iter().for_each(|source| inner.taken(*source));
         if inner.is_own() {
             // VQPs back to senders of messages that nobody took go too.
-            let messages = entry.iter().flat_map(|entry| &entry.messages);
-            let mut ids: Vec<u32> = messages.map(|(_, source)| *source).collect();
             ids.retain(|id| !inner.is_held(*id));
             ids.sort_unstable();
             ids.dedup();

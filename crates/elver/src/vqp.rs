@@ -244,7 +244,10 @@ impl Vqp {
         }
         let Some(entry) = inner.vqps.get_mut(&self.0.id) else { return Vec::new() };
         let arrived = std::mem::take(&mut entry.messages);
-        let message = |(wc, source)| Message { wc, source: self.accepted(inner, source) };
+        let message = |(wc, source)| {
+            inner.taken(source);
+            Message { wc, source: self.accepted(inner, source) }
+        };
         arrived.into_iter().map(message).collect()
     }
 
@@ -265,16 +268,16 @@ impl Vqp {
         let handle = Rc::new(Handle { session: self.0.session.clone(), id });
         inner.accept(id, Rc::downgrade(&handle));
         if inner.vqps.get(&id).is_some_and(|entry| entry.failure.is_some()) {
-            inner.let_go_later(id);
+            inner.let_go_later.insert(id);
         }
         let mut old = Vec::new();
         if let Some(bound) = inner.vqps.get_mut(&self.0.id) {
             bound.accepted.push_back(handle.clone());
             let over = bound.accepted.len().saturating_sub(ACCEPTED_KEPT_MAX);
             old.extend(bound.accepted.drain(..over));
-            inner.keep(id, true);
+            inner.keep(id, Some(self.0.id));
         }
-        old.iter().for_each(|handle| inner.keep(handle.id, false));
+        old.iter().for_each(|handle| inner.keep(handle.id, None));
         inner.released.extend(old);
         Vqp(handle)
     }

@@ -20,7 +20,7 @@ impl Entry {
             accepted: VecDeque::new(),
             failure: None,
             failure_told: false,
-            is_kept: false,
+            kept_by: None,
             cq: None,
             listed: false,
             state,
@@ -52,15 +52,10 @@ impl Entry {
         self.listed
     }
 
-    /// Whether a message that its user has not taken is a VQP's.
-    pub(super) fn names(&self, source: u32) -> bool {
-        self.messages.iter().any(|(_, of)| *of == source)
-    }
-
     /// Whether nobody but a bound VQP has it: what is told of it is for no user.
     #[inline]
     pub(crate) fn is_unheld(&self) -> bool {
-        self.is_kept && self.handle.strong_count() == 1
+        self.kept_by.is_some() && self.handle.strong_count() == 1
     }
 
     /// Whether it still has something to take.

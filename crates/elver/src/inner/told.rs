@@ -1,7 +1,7 @@
 //! What the node tells is taken in, and waited for.
 
 use std::collections::VecDeque;
-use std::rc::{Rc, Weak};
+use std::rc::Weak;
 
 use elver_portal::{Answer, Completion, First, RefusalCode, Reply, VqpOptions};
 use elver_verbs::QpState;
@@ -23,6 +23,11 @@ impl Inner {
             any = true;
             match reply {
                 Reply::Completion(completion) => {
+                    if let Some(source) = completion.source
+                        && self.vqps.contains_key(&completion.vqp)
+                    {
+                        *self.untaken.entry(source).or_default() += 1;
+                    }
                     complete(&mut self.vqps, &mut self.cqs, &mut self.ready, &completion);
                 }
                 Reply::Answer { request, answer } if self.direct.hears(request, &answer) => {}
@@ -77,7 +82,7 @@ impl Inner {
     /// The node tells that a VQP has failed.
     #[cold]
     fn failed(&mut self, vqp: u32, failure: (RefusalCode, String)) {
-        if !self.vqps.contains_key(&vqp) && self.vqps.values().any(|entry| entry.names(vqp)) {
+        if !self.vqps.contains_key(&vqp) && self.untaken.contains_key(&vqp) {
             // Whoever takes the message that names it is to hear of it.
             let nobody = Entry::new(Weak::new(), QpState::Err, &VqpOptions::default());
             self.vqps.insert(vqp, nobody);
@@ -85,46 +90,42 @@ impl Inner {
         let Some(entry) = self.vqps.get_mut(&vqp) else { return };
         (entry.state, entry.failure, entry.failure_told) = (QpState::Err, Some(failure), false);
         entry.list(vqp, &mut self.ready);
-        self.let_go(vqp);
+        if self.may_go_later(vqp) {
+            self.let_go_later.insert(vqp);
+        }
     }
 
-    /// A VQP back to a sender has failed: nobody needs it whom its user does not hold.
+    /// Lets a VQP back to a sender go that has failed, if nobody needs it: neither who will take a message that names it, and
+    /// is to hear of the failure, nor its user, if he holds it. Whether it is to be tried again.
     #[cold]
-    fn let_go(&mut self, vqp: u32) {
-        if self.vqps.values().any(|entry| entry.names(vqp)) {
-            // Whoever takes the message that names it is to hear of it.
-            return self.let_go_later(vqp);
+    fn may_go_later(&mut self, vqp: u32) -> bool {
+        if self.untaken.contains_key(&vqp) {
+            return true;
         }
-        let mut is_let_go = false;
-        for entry in self.vqps.values_mut() {
-            let at = entry.accepted.iter().position(|handle| handle.id == vqp);
-            let unused = at.filter(|at| Rc::strong_count(&entry.accepted[*at]) == 1);
-            if let Some(handle) = unused.and_then(|at| entry.accepted.remove(at)) {
-                self.released.push(handle);
-                is_let_go = true;
-            }
+        let Some(entry) = self.vqps.get_mut(&vqp).filter(|entry| entry.failure.is_some()) else {
+            return false;
+        };
+        let Some(bound) = entry.kept_by else { return false };
+        if !entry.is_unheld() {
+            return true;
         }
-        if is_let_go && let Some(entry) = self.vqps.get_mut(&vqp) {
-            // It is there until this call is over, and what is told of it is for nobody.
-            (entry.is_kept, entry.failure_told) = (false, true);
-            entry.completions.clear();
+        // It is there until this call is over, and what is told of it is for nobody.
+        (entry.kept_by, entry.failure_told) = (None, true);
+        entry.completions.clear();
+        if let Some(bound) = self.vqps.get_mut(&bound)
+            && let Some(at) = bound.accepted.iter().position(|handle| handle.id == vqp)
+        {
+            self.released.extend(bound.accepted.remove(at));
         }
+        false
     }
 
-    /// A VQP back to a sender has failed, and is for who takes its messages until he takes the next ones.
-    #[cold]
-    pub(crate) fn let_go_later(&mut self, vqp: u32) {
-        if !self.let_go_later.contains(&vqp) {
-            self.let_go_later.push(vqp);
-        }
-    }
-
-    /// Lets those go whose messages were taken.
+    /// Lets those go whose messages were taken, and that nobody holds any more.
     #[cold]
     pub(crate) fn let_taken_go(&mut self) {
-        for vqp in std::mem::take(&mut self.let_go_later) {
-            self.let_go(vqp);
-        }
+        let mut later = std::mem::take(&mut self.let_go_later);
+        later.retain(|vqp| self.may_go_later(*vqp));
+        self.let_go_later = later;
     }
 
     /// Polls until `done` says so.

@@ -237,6 +237,17 @@ fn asks(node: &TestNode, port: u16) -> (Session, Mr, Vqp) {
     (session, mr, vqp)
 }
 
+/// Who asks a bound VQP goes, of which its session has been told when this returns.
+fn goes(node: &TestNode, bound: &Vqp, asks: (Session, Vqp)) {
+    let failed = || node.thread.status().unwrap().core["vqp_errors"];
+    let before = failed();
+    let (session, vqp) = asks;
+    drop((vqp, session));
+    wait_for("the VQP back to fail", || (failed() > before).then_some(()));
+    // All that the node has told by now is taken in with its answer.
+    bound.info().unwrap();
+}
+
 /// What becomes of an answer, and that who asked is gone, concerns nobody when the program has let go of the VQP back to him:
 /// told again and again, it would keep every wait from sleeping.
 #[test]
@@ -333,12 +344,7 @@ fn who_takes_the_message_of_a_sender_that_is_gone_hears_that_it_is() {
         }
         vqp.post_send(&[wr(2, SendOp::Send, &[near.sge(0, 8)])]).unwrap();
         vqp.wait_cq(&mut [Wc::default()], WAIT).unwrap();
-        let failed = || node.thread.status().unwrap().core["vqp_errors"];
-        let before = failed();
-        drop((vqp, asks));
-        wait_for("the VQP back to fail", || (failed() > before).then_some(()));
-        // All that the node has told by now is taken in with its answer.
-        bound.info().unwrap();
+        goes(&node, &bound, (asks, vqp));
         if !comes_first {
             receive();
         }
@@ -375,12 +381,7 @@ fn who_takes_a_later_message_of_a_sender_that_is_gone_hears_it_too() {
     send();
     drop(bound.wait_msgs(WAIT).unwrap());
     send();
-    let failed = || node.thread.status().unwrap().core["vqp_errors"];
-    let before = failed();
-    drop((vqp, asks));
-    wait_for("the VQP back to fail", || (failed() > before).then_some(()));
-    // All that the node has told by now is taken in with its answer.
-    bound.info().unwrap();
+    goes(&node, &bound, (asks, vqp));
     let came = session.wait_ready(WAIT).unwrap();
     assert!(matches!(&came[..], [Ready::Vqp(vqp)] if vqp.id() == bound.id()), "{came:?}");
     let message = bound.wait_msgs(WAIT).unwrap().remove(0);
@@ -390,6 +391,27 @@ fn who_takes_a_later_message_of_a_sender_that_is_gone_hears_it_too() {
     assert!(matches!(&failure, Error::Refused { code: RefusalCode::PeerGone, .. }), "{failure}");
     drop(came);
     // Then it goes.
+    drop(message);
+    assert!(bound.qpop_msgs().unwrap().is_empty());
+    wait_for("it to go", || (node.thread.status().unwrap().vqps_total == alone).then_some(()));
+}
+
+/// Who held it when its failure came, or when he looked for more, kept it: it was forgotten, and stayed until 1,024 others had
+/// come.
+#[test]
+fn a_vqp_back_to_a_sender_that_is_gone_goes_when_it_is_held_no_more() {
+    let node = TestNode::start(config(132, 1));
+    let session = sleepy(&node);
+    let mr = session.alloc(64, ALL).unwrap();
+    let bound = session.create_vqp(VqpOptions::default()).unwrap();
+    let alone = node.thread.status().unwrap().vqps_total;
+    let (asks, near, vqp) = asks(&node, bound.qbind(0).unwrap());
+    bound.post_recv(&[RecvWr { wr_id: 1, sges: &[mr.sge(0, 8)] }]).unwrap();
+    vqp.post_send(&[wr(2, SendOp::Send, &[near.sge(0, 8)])]).unwrap();
+    let message = bound.wait_msgs(WAIT).unwrap().remove(0);
+    goes(&node, &bound, (asks, vqp));
+    assert!(bound.qpop_msgs().unwrap().is_empty());
+    assert!(message.source.failure().is_some());
     drop(message);
     assert!(bound.qpop_msgs().unwrap().is_empty());
     wait_for("it to go", || (node.thread.status().unwrap().vqps_total == alone).then_some(()));
