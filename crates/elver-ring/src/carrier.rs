@@ -9,7 +9,7 @@ use crate::protocol::Span;
 /// an end have one.
 pub trait Carrier: Clone {
     /// Posts WRITEs, which the peer's memory sees in this order; all of them, or none and false if there
-    /// is no room now. A peer that sleeps ([`Carrier::rest`]) is woken behind a pointer.
+    /// is no room now. Where room ends in the middle, the carrier posts the others before all that comes behind. A peer that sleeps ([`Carrier::rest`]) is woken behind a pointer.
     ///
     /// # Errors
     /// The peer or the node is gone.

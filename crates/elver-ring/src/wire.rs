@@ -105,7 +105,8 @@ pub(crate) struct Shared {
     probed: Cell<Instant>,
     /// The completion that the VQP failed with.
     failed: Cell<Option<Wc>>,
-    /// What ends that have gone had still to say; whether there is any, and whether it is being said.
+    /// What ends that have gone had still to say, and the rest of what was posted in part; whether there is any, and whether
+    /// it is being said.
     left: RefCell<VecDeque<Write>>,
     leaves: Cell<bool>,
     says: Cell<bool>,
@@ -263,6 +264,9 @@ fn slots(region: Mr) -> Slots {
 impl Carrier for Wire {
     #[inline]
     fn post(&self, writes: &[Write]) -> Result<bool, Error> {
+        if self.0.leaves.get() && !self.0.say_left()? {
+            return Ok(false);
+        }
         self.0.post(writes, None)
     }
 

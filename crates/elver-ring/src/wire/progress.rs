@@ -93,12 +93,7 @@ impl Shared {
             SendWr { wr_id: number << 2 | kind, op, flags, payload, dest: None }
         });
         if let Err(failed) = self.vqp.post_send(&wrs[..count]) {
-            // Posted, all of them, and only the waking of the node has failed: it hears of them with the next call.
-            let is_posted =
-                failed.posted == count && matches!(failed.error, elver::Error::System { .. });
-            if !is_posted {
-                return Err(self.reason(failed.into()));
-            }
+            return self.posted_in_part(writes, &wrs[..failed.posted], failed.error);
         }
         self.posted.set(number);
         self.signalled.set(signalled);
@@ -108,6 +103,30 @@ impl Shared {
         } else if let Some(nap) = naps {
             self.ring(nap);
         }
+        Ok(true)
+    }
+
+    /// The first of what was to be posted went, and then a node that stands still had no room: the rest goes when it has some,
+    /// before anything else. A waking that did not go stays to be.
+    #[cold]
+    fn posted_in_part(
+        &self,
+        writes: &[Write],
+        posted: &[SendWr<'_>],
+        error: elver::Error,
+    ) -> Result<bool, Error> {
+        for wr in posted {
+            let number = wr.wr_id >> 2;
+            self.posted.set(number);
+            if wr.flags.contains(SendFlags::SIGNALED) {
+                self.signalled.set(number);
+            }
+        }
+        if posted.is_empty() || !matches!(error, elver::Error::TimedOut) {
+            return Err(self.reason(error.into()));
+        }
+        self.left.borrow_mut().extend(writes.iter().skip(posted.len()));
+        self.leaves.set(!self.left.borrow().is_empty());
         Ok(true)
     }
 
@@ -201,7 +220,8 @@ impl Shared {
         }
     }
 
-    /// Posts what ends that have gone had still to say, as far as there is room; whether that is all.
+    /// Posts what ends that have gone had still to say, and what was posted in part, as far as there is room; whether that is
+    /// all.
     #[cold]
     pub(super) fn say_left(&self) -> Result<bool, Error> {
         // A task that is woken by what this calls may come back here: what is said has its order.

@@ -2,9 +2,14 @@
 
 use std::sync::mpsc;
 
-use crate::common::{PLACE, WAIT, cluster, session_at};
-use elver::{EmbeddedNode, SessionOptions};
-use elver_ring::{Config, Ends, Listener, ListenerOptions, Options, connect};
+use crate::common::{PLACE, WAIT, at_one_that_stands, cluster, config, session_at};
+use elver::{
+    AccessFlags, EmbeddedNode, Layout, Payload, SendFlags, SendOp, SendWr, SessionOptions,
+    VqpOptions,
+};
+use elver_ring::{
+    Carrier, Config, Connecting, Ends, Listener, ListenerOptions, Options, Pause, connect,
+};
 use elver_testkit::wait_for;
 
 /// A listener at a node that its thread drives, and a session of another node that has connected to it. `listens` hears
@@ -204,4 +209,65 @@ fn what_a_half_had_still_to_say_is_said_while_the_other_one_waits() {
             go.send(()).unwrap();
         },
     );
+}
+
+/// The node stands still in the middle of what a listener's end posts for a message: its slots, the tail, and a waking, since
+/// the other end sleeps. All of it went again, once there was room: the tail arrived twice, and counted twice.
+#[test]
+fn what_was_posted_in_part_goes_on_where_it_stopped() {
+    const ROOM: u32 = 32;
+    let layout = Layout { command_slots: ROOM, ..Layout::default() };
+    let options = SessionOptions { layout, ..SessionOptions::default() };
+    let options = [options, SessionOptions::default()];
+    let mut config = config(18, 1);
+    // What this process wrote itself would go by no ring that can be full.
+    config.direct.enabled = false;
+    at_one_that_stands(config, options, |[session, others], stands| {
+        let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+        let (gid, port) = (session.gid(), listener.port());
+        let filler = session.create_vqp(VqpOptions::default()).unwrap();
+        filler.qconnect(gid, 0).unwrap();
+        let filled =
+            session.alloc(8, AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE).unwrap();
+        let (op, payload) = (SendOp::Write(filled.remote(0)), Payload::Inline(b"x"));
+        let wr = SendWr { wr_id: 1, op, flags: SendFlags::empty(), payload, dest: None };
+        let options = Options::both(ONE_BY_ONE);
+        let mut connecting = Connecting::start(&others, gid, port, options).unwrap();
+        let mut ours = wait_for("a pair", || {
+            connecting.poll().unwrap();
+            listener.try_accept().unwrap()
+        });
+        let mut theirs = wait_for("a pair", || connecting.poll().unwrap());
+        for (number, room) in (0_u32..).zip([None, Some(1), Some(2), None]) {
+            let mut pause = Pause::new(None);
+            theirs.receiver.carrier().lie_down(&mut pause).unwrap();
+            let naps = theirs.receiver.carrier().naps();
+            wait_for("the nap to be told", || {
+                (ours.sender.carrier().counters().peer_naps == naps).then_some(())
+            });
+            // Before a VQP's second WR the node is asked whether this process does them itself.
+            filler.post_send(&[wr; 2]).unwrap();
+            filler.info().unwrap();
+            let still = room.map(|room: u32| {
+                let still = stands.still();
+                filler.post_send(&vec![wr; (ROOM - room) as usize]).unwrap();
+                still
+            });
+            ours.sender.try_send(&number.to_le_bytes()).unwrap();
+            drop(still);
+            wait_for("the message", || {
+                ours.sender.poll().unwrap();
+                let message = theirs.receiver.try_recv().unwrap()?.to_vec();
+                assert_eq!(message, number.to_le_bytes());
+                Some(())
+            });
+            let told = u64::from(number) + 1;
+            // By now all is told of the message before.
+            wait_for("its completion", || {
+                ours.sender.poll().unwrap();
+                (ours.sender.carrier().advances() >= told).then_some(())
+            });
+            assert_eq!(ours.sender.carrier().advances(), told);
+        }
+    });
 }
