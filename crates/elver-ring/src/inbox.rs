@@ -166,7 +166,7 @@ impl Inbox {
         }
     }
 
-    /// The node has not told in time whose a greeting is: it is asked once more, when something comes or is looked for.
+    /// The node has not told in time whose a greeting is: it is asked once more, when that is looked for after some time.
     fn keep(&self, greeting: (Vqp, Vec<u8>)) {
         self.silent.set(Some(Instant::now() + SILENCE));
         let mut said = self.said.borrow_mut();
@@ -175,6 +175,11 @@ impl Inbox {
         } else {
             self.crowded.set(self.crowded.get() + 1);
         }
+    }
+
+    /// When the node is to be asked again, if greetings wait for that.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.silent.get().filter(|_| !self.said.borrow().is_empty())
     }
 
     /// Whether it is too early to ask the node again.

@@ -46,7 +46,8 @@
 //! [`Receiver::try_recv`] and [`Sender::try_reserve`] do not wait; [`Receiver::recv`] and
 //! [`Sender::reserve`] do, and sleep; with the feature `tokio`, `recv_async` and `reserve_async` wait in
 //! tasks. A peer or a node that is gone ends each of them with [`Error::Carrier`], within a second. Who waits by the
-//! session's descriptor polls a [`Connecting`] at its [`Connecting::deadline`] as well.
+//! session's descriptor polls a [`Connecting`] at its [`Connecting::deadline`] as well, and a [`Listener`] at
+//! [`Listener::deadline`].
 //!
 //! # Trust
 //! A peer may write the words and slots that it was given at any time, and anything. Its pointers are

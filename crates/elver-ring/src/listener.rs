@@ -140,6 +140,12 @@ impl Listener {
         Ok(None)
     }
 
+    /// When to accept next, if the session's descriptor ([`Session::arm`]) tells of nothing before: the node hung when it was
+    /// asked whose a greeting is, and is asked again then. None while nothing waits for that.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.inbox.deadline()
+    }
+
     /// As [`Listener::try_accept`], but waits for one, at most so long.
     ///
     /// # Errors
@@ -158,7 +164,13 @@ impl Listener {
             if self.answering.wait(left)? {
                 continue;
             }
-            self.session.wait_ready(left)?;
+            let due = self.deadline();
+            let due = due.map(|due| due.saturating_duration_since(Instant::now()));
+            match self.session.wait_ready(left.into_iter().chain(due).min()) {
+                // Whose time has passed is seen above.
+                Ok(_) | Err(elver::Error::TimedOut) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 

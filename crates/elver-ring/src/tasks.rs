@@ -106,13 +106,24 @@ impl Listener {
     ///
     /// # Errors
     /// As [`Listener::try_accept`].
+    ///
+    /// # Panics
+    /// In a runtime without time (`enable_time`), if the node hangs ([`Listener::deadline`]).
     pub async fn accept_async(&self, session: &AsyncSession) -> Result<Ends, Error> {
         loop {
             if let Some(ends) = self.try_accept()? {
                 return Ok(ends);
             }
             let mut ready = pin!(session.wait_ready());
+            let mut due = None;
             poll_fn(|cx| {
+                if due.is_none() {
+                    let left = |due: Instant| due.saturating_duration_since(Instant::now());
+                    due = self.deadline().map(|due| Box::pin(tokio::time::sleep(left(due))));
+                }
+                if due.as_mut().is_some_and(|due| due.as_mut().poll(cx).is_ready()) {
+                    return Poll::Ready(Ok(()));
+                }
                 let slept = ready.as_mut().poll(cx).map_ok(drop);
                 // Another task has taken the greeting; or a VQP back is connected, which the wait itself may have taken
                 // in and tells nobody. Who is looked for behind the wait wakes this task, which is noted by then.

@@ -74,8 +74,8 @@
 //! 3. [`elver::Session::arm`]; if that says false, go to 1;
 //! 4. wait for the descriptor, at most that time; [`elver::Session::disarm`], and go to 1.
 //!
-//! A [`Connecting`] is polled in 1, and its [`Connecting::deadline`] is one of the times in 2. [`Listener::is_answering`] needs
-//! nothing: [`elver::Session::arm`] tells of its end.
+//! A [`Connecting`] is polled in 1, and its [`Connecting::deadline`] is one of the times in 2, as is [`Listener::deadline`].
+//! [`Listener::is_answering`] needs nothing: [`elver::Session::arm`] tells of its end.
 //!
 //! The time is a millisecond at first and up to a quarter of a second: bytes that crossed the word of who
 //! lies down may wake nobody. A round looks at each stream, which costs some tens of nanoseconds each and

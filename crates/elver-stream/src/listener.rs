@@ -1,6 +1,6 @@
 use std::fmt;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use elver::Session;
 use elver_ring::{Ends, ListenerCounters};
@@ -49,6 +49,12 @@ impl Listener {
     /// waits by the former calls [`Listener::try_accept`] again soon.
     pub fn is_answering(&self) -> bool {
         self.ring.is_answering()
+    }
+
+    /// When to accept next, if the session's descriptor ([`Session::arm`]) tells of nothing before: the node hung when it was
+    /// asked who connects, and is asked again then. None while nobody waits for that.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.ring.deadline()
     }
 
     /// As [`Listener::try_accept`], but waits for one, at most so long.

@@ -3,15 +3,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
-use crate::common::{PLACE, TestNode, WAIT, config, session_at};
-use elver::node::Node;
+use crate::common::{TestNode, WAIT, at_one_that_stands, config, session_at};
+use elver::tokio::AsyncSession;
 use elver::{Layout, Policy, Session, SessionOptions};
 use elver_ring::{Carrier, Connecting, Ends, Error, Listener, ListenerOptions, Options, Pause};
-use elver_testkit::wait_for;
+use elver_testkit::{PATIENCE, wait_for};
 
 fn offer(session: &Session, listener: &Listener) -> Connecting {
     let gid = session.gid();
@@ -148,44 +148,20 @@ fn a_task_that_is_woken_while_a_pair_is_answered_may_accept_it() {
 #[test]
 fn what_came_to_a_node_that_stands_still_is_answered_when_it_goes_on() {
     const OFFERS: usize = 60;
-    let (give, given) = mpsc::channel();
-    let (stand, stands) = mpsc::channel::<mpsc::Receiver<()>>();
-    let (said, is_said) = mpsc::channel();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut node = Node::embedded(PLACE.config(114, 1)).unwrap();
-            give.send([(); 2].map(|()| node.connect().unwrap())).unwrap();
-            loop {
-                node.poll();
-                match stands.try_recv() {
-                    Ok(goes_on) => {
-                        said.send(()).unwrap();
-                        let _ = goes_on.recv();
-                    }
-                    Err(mpsc::TryRecvError::Empty) => {}
-                    Err(mpsc::TryRecvError::Disconnected) => break,
-                }
-                std::thread::yield_now();
-            }
-        });
-        let stand = stand;
-        let [socket, other] = given.recv().unwrap();
-        // For half as many receives as there are offers.
-        let layout = Layout { receive_slots: 32, ..Layout::default() };
-        let options = SessionOptions { layout, ..SessionOptions::default() };
-        let session = Session::over(socket, options).unwrap();
-        let others = Session::over(other, SessionOptions::default()).unwrap();
+    // For half as many receives as there are offers.
+    let layout = Layout { receive_slots: 32, ..Layout::default() };
+    let options = SessionOptions { layout, ..SessionOptions::default() };
+    let options = [options, SessionOptions::default()];
+    at_one_that_stands(config(114, 1), options, |[session, others], stands| {
         let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
         let mut offered: Vec<_> = (0..OFFERS).map(|_| offer(&others, &listener)).collect();
         wait_for_offers(&mut offered);
         // Behind all that the node has told of them.
         session.create_vqp(elver::VqpOptions::default()).unwrap();
-        let (go_on, goes_on) = mpsc::channel::<()>();
-        stand.send(goes_on).unwrap();
-        is_said.recv().unwrap();
+        let still = stands.still();
         let full = listener.try_accept().map(drop).unwrap_err();
         assert!(matches!(full, Error::TimedOut), "{full}");
-        drop(go_on);
+        drop(still);
         let ends: Vec<Ends> = (0..OFFERS).map(|_| listener.accept(WAIT).unwrap()).collect();
         assert_eq!(ends.len(), OFFERS);
         // As many more come as there are receives.
@@ -196,6 +172,45 @@ fn what_came_to_a_node_that_stands_still_is_answered_when_it_goes_on() {
         let mut again: Vec<_> = (0..OFFERS).map(|_| offer(&others, &listener)).collect();
         wait_for_offers(&mut again);
         let more: Vec<Ends> = (0..OFFERS).map(|_| listener.accept(WAIT).unwrap()).collect();
-        drop((ends, more, again, offered, listener, others, session));
+        drop((ends, more));
+    });
+}
+
+/// A node that hung when it was asked whose a greeting is, and goes on: with nothing else to come, the greeting lay there.
+fn a_greeting_that_was_kept_is_asked_for(
+    group: u8,
+    accept: impl FnOnce(&Session, &Listener) -> Result<Ends, Error>,
+) {
+    let options = [SessionOptions::default(); 2];
+    at_one_that_stands(config(group, 1), options, |[session, others], stands| {
+        let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+        let mut offered = [offer(&others, &listener)];
+        wait_for_offers(&mut offered);
+        // Behind what the node has told of it.
+        session.create_vqp(elver::VqpOptions::default()).unwrap();
+        assert!(listener.deadline().is_none());
+        let still = stands.still();
+        assert!(listener.try_accept().unwrap().is_none());
+        drop(still);
+        assert!(listener.deadline().is_some());
+        accept(&session, &listener).unwrap();
+        assert!(listener.deadline().is_none());
+    });
+}
+
+#[test]
+fn who_accepts_asks_a_node_again_that_hung() {
+    a_greeting_that_was_kept_is_asked_for(16, |_, listener| listener.accept(WAIT));
+}
+
+#[test]
+fn a_task_that_accepts_asks_a_node_again_that_hung() {
+    a_greeting_that_was_kept_is_asked_for(17, |session, listener| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let session = AsyncSession::new(session.clone()).unwrap();
+            let accepted = tokio::time::timeout(PATIENCE, listener.accept_async(&session));
+            accepted.await.expect("it looks again")
+        })
     });
 }
