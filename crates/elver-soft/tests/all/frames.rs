@@ -1,6 +1,6 @@
 //! Devices as stations of an Ethernet link that a socket carries.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -150,9 +150,8 @@ fn ud_over_every_path_mtu() {
 
 #[test]
 fn frames_in_udp_datagrams() {
-    // Ports that were free a moment ago.
-    let [a, b] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
-    let [a, b]: [SocketAddr; 2] = [a, b].map(|socket| socket.local_addr().unwrap());
+    // Nobody else has this address, and the system gives these ports to nobody.
+    let [a, b] = [21_000, 21_001].map(|port| SocketAddr::from(([127, 0, 77, 1], port)));
     let sockets = (FrameSocket::udp(a, b).unwrap(), FrameSocket::udp(b, a).unwrap());
     let (mut a, mut b) = pair(sockets, false, QpType::Rc, Mtu::Mtu4096, None);
     exchange(&mut a, &mut b, 100_003);

@@ -52,6 +52,7 @@ fn run(v6: bool, kernel_asks: bool) {
     let (to_ours, from_kernel) = sync_channel(1);
     let (kernel_ip, our_ip): (IpAddr, IpAddr) = (kernel.parse().unwrap(), ours.parse().unwrap());
     let kernel_done = &AtomicBool::new(false);
+    let kernel_sent = &AtomicBool::new(false);
     let ours_done = &AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -74,6 +75,7 @@ fn run(v6: bool, kernel_asks: bool) {
                 ping(ours, v6);
             }
             transfer(&mut end, peer.remote, 1 << 20);
+            kernel_sent.store(true, Ordering::Relaxed);
             serve(&mut end, ours_done);
             assert_eq!(end.device.counters().damaged(), 0);
         });
@@ -93,7 +95,8 @@ fn run(v6: bool, kernel_asks: bool) {
             };
             end.connect(kernel_ip, peer.num);
             transfer(&mut end, peer.remote, 2 << 20);
-            while end.memory.read_u64(0).unwrap() != LAST {
+            // Also when the last word is there the other end may still wait for its ACK.
+            while end.memory.read_u64(0).unwrap() != LAST || !kernel_sent.load(Ordering::Relaxed) {
                 assert!(Instant::now() < until && !kernel_done.load(Ordering::Relaxed));
                 end.device.progress();
             }
