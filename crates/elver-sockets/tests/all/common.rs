@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use elver::node::config::Config;
 use elver_testkit::{Place, TestNode, wait_for};
@@ -230,9 +231,12 @@ fn is_listened_at(port: u16) -> bool {
     })
 }
 
-/// A port that nobody listens at.
+/// A port that nobody listens at: below those that the system gives to who connects, which might get it before it is
+/// listened at.
 pub fn port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(21_000);
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (0..1_000).map(|_| NEXT.fetch_add(1, Ordering::Relaxed)).find(free).expect("a free port")
 }
 
 pub fn succeeded(what: &str, output: &Output) -> String {
