@@ -110,7 +110,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
             let state = Engine::of(pd)?.lock();
             for at in 0..count as usize {
                 // SAFETY: the verbs contract: the list has `count` entries.
-                let sge = unsafe { *list.add(at) };
+                let sge = unsafe { list.add(at).read_unaligned() };
                 let region = state.mrs.get(&Handle(sge.lkey >> 8));
                 pieces.push(checked(region, &sge, domain, advice)?);
             }

@@ -66,6 +66,12 @@ pub fn has_address(address: IpAddr) -> bool {
     name_of(address).is_ok_and(|name| name.is_some())
 }
 
+/// Whether one interface of the caller's network namespace has both addresses.
+pub fn are_on_one_interface(one: IpAddr, other: IpAddr) -> bool {
+    let name = |address| name_of(address).ok().flatten();
+    name(one).is_some_and(|one| name(other) == Some(one))
+}
+
 /// Name of the interface that has `address`; of any address of 127.0.0.0/8 the loopback.
 pub(crate) fn name_of(address: IpAddr) -> io::Result<Option<String>> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 
 use elver_cm::{Answer, Offer, RATE, Refused, Service, sidr};
+use elver_soft::are_on_one_interface;
 use elver_verbs::{Gid, Time};
 use elver_wire::Psn;
 use elver_wire::cm::IpHeader;
@@ -159,9 +160,10 @@ impl Cm {
             id.claims.extend(ports::publish_bound(id.port_space, at.port(), bound, device));
         }
         id.src = Some(at);
-        // To the kernel loopback is all addresses (`cma_any_addr`), and programs ask by it for addresses that others can reach.
-        // A device that is on loopback itself is had there, though: a program's datagrams have no other place.
-        id.has_device = !wild && (device.is_loopback() || !at.ip().is_loopback());
+        // To the kernel loopback is all addresses (`cma_any_addr`), and another interface's have no device: programs ask so for
+        // addresses that others can reach. A device on loopback is had at any, and datagrams' memory is registered at once.
+        let is_had = |ip| device.is_loopback() || ip == device || are_on_one_interface(ip, device);
+        id.has_device = !wild && (id.is_datagrams() || is_had(at.ip()));
         Ok(())
     }
 

@@ -346,6 +346,13 @@ static void loopback(void)
 	CODE(rdma_resolve_addr(asking, NULL, (struct sockaddr *)&to, 1000), 0);
 	next(clients, RDMA_CM_EVENT_ADDR_RESOLVED);
 	CODE(asking->verbs == owns->verbs, 1);
+	/* Nor has another interface's address one. */
+	CODE(system("ip link add other type veth peer name end && ip address add 10.77.0.1/24 dev other"), 0);
+	struct sockaddr_in other = at("10.77.0.1", 0);
+	struct rdma_cm_id *others = id_on(servers);
+	CODE(rdma_bind_addr(others, (struct sockaddr *)&other), 0);
+	CODE(others->verbs == NULL, 1);
+	CODE(rdma_destroy_id(others), 0);
 	CODE(rdma_destroy_id(asking) | rdma_destroy_id(listens) | rdma_destroy_id(owns), 0);
 }
 
