@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::counted::Counted;
 use super::not_run::Ran;
-use super::outcome::Item;
+use super::outcome::{Item, Outcome};
 use super::place::{self, APART, Place, SERVER};
 use super::process::{Call, Ended, Runner};
 use super::programs::{free_port, item, split};
@@ -19,8 +19,9 @@ const INITIATOR: &str = "iqn.2026-11.elver.test:initiator";
 const DISK_BYTES: u64 = 16 << 20;
 /// Those that write and those that compare, one a time: on a second connection of a process libiscsi 1.19 follows a list
 /// that it has not made empty.
-const SUITES: [&str; 2] = ["Write16", "Verify10"];
-/// The largest request of these suites has one block less.
+const SUITES: [&str; 2] = [WRITES, "Verify10"];
+const WRITES: &str = "Write16";
+/// The largest request of these suites.
 const BLOCKS: u64 = 256;
 /// What a disk's blocks have where nobody asks for more.
 const BLOCK: u64 = 512;
@@ -33,7 +34,7 @@ const CONTROL: &str = "4790";
 pub(super) struct Tests {
     /// What rows of them are called by, behind their words.
     pub(super) named: String,
-    /// What a block of each disk has that they are run on, in bytes: a request is of up to 255.
+    /// What a block of each disk has that they are run on, in bytes: a request is of up to [`BLOCKS`].
     pub(super) blocks: &'static [u64],
 }
 
@@ -86,6 +87,15 @@ fn client(suite: &str, port: &str, server: &str) -> String {
     format!("iscsi-test-cu -d -i {INITIATOR} -t SCSI.{suite} iser://{server}{port}/{TARGET}/1")
 }
 
+/// Whether a disk begins and ends with what is written: the suite itself reads nothing back.
+fn is_written(disk: &[u8], bytes: usize) -> bool {
+    const BYTE: u8 = 0xa6;
+    let ends = disk.split_at_checked(bytes).zip(disk.len().checked_sub(bytes));
+    ends.is_some_and(|((first, _), last)| {
+        [first, &disk[last..]].iter().all(|end| end.iter().all(|byte| *byte == BYTE))
+    })
+}
+
 /// Where they run.
 struct At<'a> {
     tests: &'a Tests,
@@ -131,9 +141,18 @@ impl At<'_> {
         let asking = self.runner.start(&call, Path::new("/"))?.end()?;
         // Told to end it would free what a connection that closes still uses, and with a disk it takes no signal for it.
         serving.stop()?;
-        // 255 times a block more than before.
-        let moved = block * (BLOCKS - 1) * BLOCKS / 2;
-        proved(item(&named, "RC", &[asking]), self.runner, moved).map(Some)
+        // A block more each time.
+        let moved = block * BLOCKS * (BLOCKS + 1) / 2;
+        let item = proved(item(&named, "RC", &[asking]), self.runner, moved)?;
+        let is_good = suite != WRITES || is_written(&fs::read(&disk)?, (block * BLOCKS) as usize);
+        Ok(Some(match item.passes() && !is_good {
+            true => Item {
+                outcome: Outcome::Fail,
+                said: "the disk has other bytes than were written".to_string(),
+                ..item
+            },
+            false => item,
+        }))
     }
 
     /// A disk of which no two blocks are alike.

@@ -130,7 +130,7 @@ fn under(root: &Path, words: &str) -> Result<Vec<String>> {
     let at = |place: PathBuf| place.into_os_string().into_string().ok().context("a path of UTF-8");
     let mut words = split(words).into_iter();
     let program = words.next().context("a program's name")?;
-    let start = ["timeout".into(), "60".into(), at(root.join(LOADER))?, "--library-path".into()];
+    let start = ["timeout".into(), "100".into(), at(root.join(LOADER))?, "--library-path".into()];
     let start = start.into_iter().chain([at(root.join(LIBRARIES))?]);
     let program = at(root.join("usr/bin").join(program))?;
     Ok(start.chain([program]).chain(words.map(str::to_string)).collect())

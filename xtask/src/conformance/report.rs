@@ -94,7 +94,7 @@ fn page(items: &[Item]) -> Result<String> {
          of a newer release, two processes on loopback: {} of {} pass. What \
          those of perftest, fio, iperf, qperf and UCX carried nobody looks at; the examples of libibverbs (`-c`), dapltest (`-V`) and \
          riostream (`-T v`) compare it. Of fio, iperf, dapltest and iscsi-test-cu the device's counters have at least the bytes that they moved. A request of iscsi-test-cu has up to \
-         255 blocks, of 512 bytes where the row says nothing else: libiscsi 1.19 [refuses](preload.md#what-runs) more than 256 KiB.\n",
+         256 blocks, of 512 bytes where the row says nothing else: libiscsi 1.19 [refuses](preload.md#what-runs) more than 256 KiB.\n",
         count(&programs, Outcome::Pass),
         programs.len()
     )?;
