@@ -9,7 +9,8 @@ use crate::protocol::Span;
 /// an end have one.
 pub trait Carrier: Clone {
     /// Posts WRITEs, which the peer's memory sees in this order; all of them, or none and false if there
-    /// is no room now. Where room ends in the middle, the carrier posts the others before all that comes behind. A peer that sleeps ([`Carrier::rest`]) is woken behind a pointer.
+    /// is no room now. Where room ends in the middle, the carrier posts the others before all that comes behind
+    /// ([`Carrier::is_held_up`]). A peer that sleeps ([`Carrier::rest`]) is woken behind a pointer.
     ///
     /// # Errors
     /// The peer or the node is gone.
@@ -20,6 +21,11 @@ pub trait Carrier: Clone {
     fn leave(&self, writes: &[Write]) {
         // Whoever is gone needs not hear of it.
         let _ = self.post(writes);
+    }
+
+    /// Whether it has still to post what it took, for want of room: it goes by a later call that posts or polls.
+    fn is_held_up(&self) -> bool {
+        false
     }
 
     /// Whether this process may touch the slots. A child of `fork` has them with its parent, whose they are.

@@ -254,7 +254,7 @@ impl<C: Carrier> Sender<C> {
 
     /// Whether something is due that found no room below, so that it waits for a later call.
     pub fn is_held_up(&self) -> bool {
-        self.protocol.due().is_some()
+        self.protocol.due().is_some() || self.carrier.is_held_up()
     }
 
     /// Says nothing more, not even that it has ended, when it is dropped: the peer hears that this end is gone.
@@ -305,7 +305,10 @@ impl<C: Carrier> Sender<C> {
             }
             self.protocol.posted(&due);
         }
-        Ok(true)
+        if self.carrier.is_held_up() {
+            self.carrier.poll()?;
+        }
+        Ok(!self.carrier.is_held_up())
     }
 
     #[inline]

@@ -278,6 +278,11 @@ impl Carrier for Wire {
     }
 
     #[inline]
+    fn is_held_up(&self) -> bool {
+        self.0.leaves.get()
+    }
+
+    #[inline]
     fn is_here(&self) -> bool {
         self.0.origin.is_here()
     }

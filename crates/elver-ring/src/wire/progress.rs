@@ -106,8 +106,9 @@ impl Shared {
         Ok(true)
     }
 
-    /// The first of what was to be posted went, and then a node that stands still had no room: the rest goes when it has some,
-    /// before anything else. A waking that did not go stays to be.
+    /// A node that stands still had no room for all: if for none of it, that is want of room here as well. If the first of it
+    /// went, it counts as posted, whatever became of the rest: that goes when there is room, before anything else, and who
+    /// tries hears if the node or the peer is gone. A waking that did not go stays to be.
     #[cold]
     fn posted_in_part(
         &self,
@@ -115,15 +116,16 @@ impl Shared {
         posted: &[SendWr<'_>],
         error: elver::Error,
     ) -> Result<bool, Error> {
+        if posted.is_empty() {
+            let is_full = matches!(error, elver::Error::TimedOut);
+            return if is_full { Ok(false) } else { Err(self.reason(error.into())) };
+        }
         for wr in posted {
             let number = wr.wr_id >> 2;
             self.posted.set(number);
             if wr.flags.contains(SendFlags::SIGNALED) {
                 self.signalled.set(number);
             }
-        }
-        if posted.is_empty() || !matches!(error, elver::Error::TimedOut) {
-            return Err(self.reason(error.into()));
         }
         self.left.borrow_mut().extend(writes.iter().skip(posted.len()));
         self.leaves.set(!self.left.borrow().is_empty());

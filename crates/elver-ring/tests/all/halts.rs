@@ -8,7 +8,7 @@ use elver::{
     VqpOptions,
 };
 use elver_ring::{
-    Carrier, Config, Connecting, Ends, Listener, ListenerOptions, Options, Pause, connect,
+    Carrier, Config, Connecting, Ends, Error, Listener, ListenerOptions, Options, Pause, connect,
 };
 use elver_testkit::wait_for;
 
@@ -211,8 +211,9 @@ fn what_a_half_had_still_to_say_is_said_while_the_other_one_waits() {
     );
 }
 
-/// The node stands still in the middle of what a listener's end posts for a message: its slots, the tail, and a waking, since
-/// the other end sleeps. All of it went again, once there was room: the tail arrived twice, and counted twice.
+/// The node stands still ahead of, or in the middle of, what a listener's end posts for a message: its slots, the tail, and a
+/// waking, since the other end sleeps. All of it went again, once there was room: the tail arrived twice, and counted twice.
+/// Where none of it went, that was no want of room but a failure. And a flush did not know of the rest.
 #[test]
 fn what_was_posted_in_part_goes_on_where_it_stopped() {
     const ROOM: u32 = 32;
@@ -238,7 +239,7 @@ fn what_was_posted_in_part_goes_on_where_it_stopped() {
             listener.try_accept().unwrap()
         });
         let mut theirs = wait_for("a pair", || connecting.poll().unwrap());
-        for (number, room) in (0_u32..).zip([None, Some(1), Some(2), None]) {
+        for (number, room) in (0_u32..).zip([None, Some(0), Some(1), Some(2), None]) {
             let mut pause = Pause::new(None);
             theirs.receiver.carrier().lie_down(&mut pause).unwrap();
             let naps = theirs.receiver.carrier().naps();
@@ -254,9 +255,10 @@ fn what_was_posted_in_part_goes_on_where_it_stopped() {
                 still
             });
             ours.sender.try_send(&number.to_le_bytes()).unwrap();
+            assert_eq!(ours.sender.is_held_up(), room.is_some_and(|room| room < 2), "{room:?}");
             drop(still);
             wait_for("the message", || {
-                ours.sender.poll().unwrap();
+                ours.sender.begin_flush().unwrap();
                 let message = theirs.receiver.try_recv().unwrap()?.to_vec();
                 assert_eq!(message, number.to_le_bytes());
                 Some(())
@@ -269,5 +271,52 @@ fn what_was_posted_in_part_goes_on_where_it_stopped() {
             });
             assert_eq!(ours.sender.carrier().advances(), told);
         }
+    });
+}
+
+/// The node goes in the middle of what a listener's end posts: the slots and the tail were written by this process itself, and
+/// the waking found no room. The tail's completion was one of a message that was never posted, and the next poll panicked.
+#[test]
+fn who_was_posting_when_the_node_went_hears_that_it_is_gone() {
+    const ROOM: u32 = 32;
+    let layout = Layout { command_slots: ROOM, ..Layout::default() };
+    let options = SessionOptions { layout, ..SessionOptions::default() };
+    let options = [options, SessionOptions::default()];
+    at_one_that_stands(config(19, 1), options, |[session, others], stands| {
+        let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+        let (gid, port) = (session.gid(), listener.port());
+        let filler = session.create_vqp(VqpOptions::default()).unwrap();
+        filler.qconnect(gid, 0).unwrap();
+        let options = Options::both(ONE_BY_ONE);
+        let mut connecting = Connecting::start(&others, gid, port, options).unwrap();
+        let mut ours = wait_for("a pair", || {
+            connecting.poll().unwrap();
+            listener.try_accept().unwrap()
+        });
+        let mut theirs = wait_for("a pair", || connecting.poll().unwrap());
+        // Before a VQP's second WR the node is asked whether this process does them itself.
+        for number in 0..4_u32 {
+            ours.sender.try_send(&number.to_le_bytes()).unwrap();
+            wait_for("the message", || {
+                ours.sender.poll().unwrap();
+                theirs.receiver.try_recv().unwrap().map(drop)
+            });
+            ours.sender.carrier().vqp().info().unwrap();
+        }
+        let mut pause = Pause::new(None);
+        theirs.receiver.carrier().lie_down(&mut pause).unwrap();
+        let naps = theirs.receiver.carrier().naps();
+        wait_for("the nap to be told", || {
+            (ours.sender.carrier().counters().peer_naps == naps).then_some(())
+        });
+        let still = stands.still();
+        let (op, payload) = (SendOp::Send, Payload::Inline(b"x"));
+        let wr = SendWr { wr_id: 1, op, flags: SendFlags::empty(), payload, dest: None };
+        filler.post_send(&vec![wr; ROOM as usize]).unwrap();
+        stands.go(still);
+        let sent = ours.sender.try_send(b"x");
+        assert!(theirs.receiver.try_recv().unwrap().is_some(), "{sent:?}");
+        let gone = wait_for("the node to be missed", || ours.sender.poll().err());
+        assert!(matches!(gone, Error::Carrier(elver::Error::NodeGone)), "{gone:?}");
     });
 }

@@ -80,6 +80,12 @@ impl Stands {
         self.said.recv().unwrap();
         go_on
     }
+
+    /// Has it go for good where it stands.
+    pub fn go(&self, still: mpsc::Sender<()>) {
+        still.send(()).unwrap();
+        self.said.recv().unwrap();
+    }
 }
 
 /// Sessions at a node that stands still when it is told to.
@@ -100,13 +106,17 @@ pub fn at_one_that_stands(
                 match told.try_recv() {
                     Ok(goes_on) => {
                         say.send(()).unwrap();
-                        let _ = goes_on.recv();
+                        if goes_on.recv().is_ok() {
+                            break;
+                        }
                     }
                     Err(mpsc::TryRecvError::Empty) => {}
                     Err(mpsc::TryRecvError::Disconnected) => break,
                 }
                 std::thread::yield_now();
             }
+            drop(node);
+            let _ = say.send(());
         });
         let stands = Stands { tell, said };
         let [one, other] = given.recv().unwrap();
