@@ -29,7 +29,8 @@ impl Session {
     /// 4. [`Session::disarm`], and go to 1.
     ///
     /// Armed it stays for one waking. A call that waits for the node (`alloc`, `create_vqp`, a wait)
-    /// may take it back as well: arm last.
+    /// may take it back as well: arm last. And who posts while it is armed arms again before he waits on, since the
+    /// system may be unable to wake the node for that.
     ///
     /// # Errors
     /// [`Error::NodeGone`]; [`Error::Invalid`] for a session at a node that this thread drives, which
@@ -119,10 +120,12 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use elver_portal::{Command, Message, Received, Socket};
     use elver_testkit::wait_for;
+    use elver_verbs::{Payload, QpState, RecvWr, SendFlags, SendOp, SendWr};
 
     use super::*;
-    use crate::silent;
+    use crate::{Vqp, VqpOptions, silent};
 
     #[derive(Default)]
     struct Count(AtomicU32);
@@ -148,5 +151,39 @@ mod tests {
             (heard.0.load(Ordering::Relaxed) > 0).then_some(())
         });
         assert_eq!(heard.0.load(Ordering::Relaxed), 1);
+    }
+
+    /// One posts while another sleeps, and the system cannot wake the node: the sleeper alone will try again before he sleeps
+    /// on, and heard nothing of it.
+    #[test]
+    fn who_sleeps_hears_that_the_node_could_not_be_woken() {
+        type Call = fn(&Session, &Vqp);
+        let commands: Call = |session, _| {
+            session.inner.borrow_mut().tell_only(&Command::QueryVqp { vqp: 1 }).unwrap();
+        };
+        let sends: Call = |_, vqp| {
+            let (op, payload) = (SendOp::Send, Payload::Inline(b"x"));
+            let flags = SendFlags::empty();
+            vqp.post_send(&[SendWr { wr_id: 1, op, flags, payload, dest: None }]).unwrap();
+        };
+        let receives: Call = |_, vqp| vqp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
+        for give in [commands, sends, receives] {
+            let (session, node, end) = silent::session();
+            let vqp = Vqp::inherited(&session, 1, QpState::Rts, &VqpOptions::default(), None);
+            let heard = Arc::new(Count::default());
+            let waker = task::Waker::from(heard.clone());
+            assert!(session.arm_for_news(&waker).unwrap());
+            assert!(end.sleep());
+            // A socket that takes no message, though nobody has closed.
+            let (connected, cut) = (Socket::unconnected().unwrap(), Socket::unconnected().unwrap());
+            connected.leave(&session.socket).unwrap();
+            session.socket.leave(&cut).unwrap();
+            give(&session, &vqp);
+            assert_eq!(heard.0.load(Ordering::Relaxed), 1);
+            assert!(!session.arm_for_news(&waker).unwrap(), "it may be woken by nobody");
+            session.socket.leave(&connected).unwrap();
+            wait_for("a retry", || session.arm_for_news(&waker).unwrap().then_some(()));
+            assert!(matches!(node.receive(true), Ok(Received::Message(Message::Wake, None))));
+        }
     }
 }

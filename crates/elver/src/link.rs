@@ -387,7 +387,7 @@ impl Link {
     }
 
     /// Whether the node is to be woken, and could not be so far.
-    #[cfg(test)]
+    #[inline]
     pub(crate) fn owes_waking(&self) -> bool {
         self.owes_waking
     }

@@ -159,14 +159,24 @@ impl Inner {
         while !self.link.command(request, command)? {
             self.make_room(&mut wait)?;
         }
-        self.link.ring()
+        self.ring()
+    }
+
+    /// Wakes the node if it sleeps. Where the system cannot, who sleeps is woken, to try again before he sleeps on.
+    #[inline]
+    pub(super) fn ring(&mut self) -> Result<(), Error> {
+        self.link.ring()?;
+        if self.link.owes_waking() {
+            self.rouse();
+        }
+        Ok(())
     }
 
     /// Waits a little for the node to take something out of a full ring. What it tells meanwhile is
     /// taken, so that the two never wait for each other.
     #[cold]
     pub(super) fn make_room(&mut self, wait: &mut Wait) -> Result<(), Error> {
-        self.link.ring()?;
+        self.ring()?;
         if !self.poll()? && self.link.rest(wait)? {
             self.rouse();
         }

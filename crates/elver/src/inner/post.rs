@@ -24,7 +24,7 @@ impl Inner {
             told |= *tells.as_ref().unwrap_or(&false);
             result = tells.map(drop);
         }
-        let rung = if told { self.link.ring() } else { Ok(()) };
+        let rung = if told { self.ring() } else { Ok(()) };
         if !self.direct.done.is_empty() {
             // The node does not wake them for these.
             self.rouse();
@@ -85,7 +85,7 @@ impl Inner {
             result = self.receive_one(vqp, &wrs[posted]);
             posted += usize::from(result.is_ok());
         }
-        let rung = if posted > 0 { self.link.ring() } else { Ok(()) };
+        let rung = if posted > 0 { self.ring() } else { Ok(()) };
         result.and(rung).map_err(|error| PostFailed { posted, error })
     }
 
