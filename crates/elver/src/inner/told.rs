@@ -5,7 +5,7 @@ use std::rc::Weak;
 
 use elver_portal::{Answer, Completion, First, RefusalCode, Reply, VqpOptions};
 use elver_verbs::QpState;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::awaited::{Awaited, Outcome};
 use super::{Entry, Inner, Of, Queue};
@@ -32,7 +32,8 @@ impl Inner {
                 }
                 Reply::Answer { request, answer } if self.direct.hears(request, &answer) => {}
                 Reply::Answer { request, answer } => {
-                    answered(&mut self.awaited, &mut self.vqps, request, &answer);
+                    let Inner { awaited, vqps, let_go_later, .. } = self;
+                    answered(awaited, vqps, let_go_later, request, &answer);
                     if !self.leaving.is_empty() {
                         left(&mut self.leaving, &mut self.arena, request, &answer);
                     }
@@ -205,6 +206,7 @@ fn failed_before(awaited: &mut [Awaited], vqp: u32, failure: (RefusalCode, Strin
 fn answered(
     awaited: &mut Vec<Awaited>,
     vqps: &mut FxHashMap<u32, Entry>,
+    let_go_later: &mut FxHashSet<u32>,
     request: u32,
     answer: &Answer<'_>,
 ) {
@@ -228,8 +230,14 @@ fn answered(
         }
     };
     let before = awaited[at].before.take();
-    if let Some(entry) = connects.and_then(|vqp| vqps.get_mut(&vqp)) {
+    if let Some(vqp) = connects
+        && let Some(entry) = vqps.get_mut(&vqp)
+    {
         entry.end_connect(&outcome, before);
+        if entry.failure.is_some() && entry.kept_by.is_some() {
+            // It was not connected anew, and goes as if nobody had asked for that.
+            let_go_later.insert(vqp);
+        }
     }
     if awaited[at].abandoned {
         awaited.swap_remove(at);
