@@ -20,8 +20,8 @@ impl AsFd for Session {
 impl Session {
     /// Asks for the descriptor to become readable when the node tells something next: as
     /// `ucp_worker_arm` of UCX and `ibv_req_notify_cq` of the verbs. False if there is something to
-    /// take already: completions, messages, a failure of a VQP or the end of a connect; and while the system
-    /// cannot wake the node for what it was given. It is not armed then. The way to wait, which loses nothing:
+    /// take already: completions, messages, a failure of a VQP or the end of a connect; and, after
+    /// a pause of a millisecond, while the system cannot wake the node for what it was given. It is not armed then. The way to wait, which loses nothing:
     ///
     /// 1. take all there is ([`Session::poll_ready`], [`Vqp::poll_cq`](crate::Vqp::poll_cq) …);
     /// 2. arm; if that says false, go to 1;

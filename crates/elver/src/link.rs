@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use elver_portal::{
@@ -31,6 +32,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// The longest sleep while the node cannot be woken.
 const WAKE_AGAIN: Duration = Duration::from_millis(10);
+/// How long who would arm is kept then: a thread's other tasks run in between.
+const ARM_AGAIN: Duration = Duration::from_millis(1);
 /// How often the socket is looked at while polling finds nothing.
 const SOCKET_NS: i64 = 50_000_000;
 /// How long a greeting waits without letting other threads run, unless the node is among them: a node that is
@@ -154,7 +157,7 @@ impl Link {
             if waited >= options.spin {
                 sleep(&socket, None, SLEEP_MAX)?;
             } else {
-                std::thread::yield_now();
+                thread::yield_now();
             }
         }
     }
@@ -207,7 +210,7 @@ impl Link {
             let now = coarse_ns();
             if self.gone || now - self.looked_at_ns > SOCKET_NS {
                 self.looked_at_ns = now;
-                self.wake_if_owed();
+                self.wake_if_owed()?;
                 self.took_waking |= self.look()?;
                 // The waking that it may have taken was for what is there now.
                 if !self.end.is_idle() {
@@ -288,12 +291,16 @@ impl Link {
 
     /// Wakes a node that could not be woken; false if it still cannot.
     #[inline]
-    fn wake_if_owed(&mut self) -> bool {
+    fn wake_if_owed(&mut self) -> Result<bool, Error> {
         if std::mem::take(&mut self.owes_waking) {
-            // That it is gone, a look tells.
-            let _ = self.ring();
+            match self.ring() {
+                // That it is gone, a look tells, behind what the ring holds.
+                Ok(()) | Err(Error::NodeGone) => {}
+                // Why it has gone: the look that took it tells.
+                rung => rung?,
+            }
         }
-        !self.owes_waking
+        Ok(!self.owes_waking)
     }
 
     /// Takes the file that came for a request.
@@ -367,12 +374,14 @@ impl Link {
         Ok(false)
     }
 
-    /// Asks the node to wake this end. False if there is something to take, and if the node is asleep and cannot be woken.
+    /// Asks the node to wake this end. False if there is something to take, and, after a pause, if the node is asleep and
+    /// cannot be woken: who comes back at once would ask the system for nothing else.
     pub(crate) fn arm(&mut self) -> Result<bool, Error> {
         if !matches!(self.host, Host::Apart) {
             return Err(DRIVEN);
         }
-        if !self.wake_if_owed() {
+        if !self.wake_if_owed()? {
+            thread::sleep(ARM_AGAIN);
             return Ok(false);
         }
         // What woke this end before.
@@ -418,7 +427,7 @@ impl Link {
         if let Host::Inline(node) = &self.host {
             return Ok(node.borrow_mut().rest(at_most)?);
         }
-        let at_most = if self.wake_if_owed() { at_most } else { at_most.min(WAKE_AGAIN) };
+        let at_most = if self.wake_if_owed()? { at_most } else { at_most.min(WAKE_AGAIN) };
         if !self.end.sleep() {
             return Ok(());
         }

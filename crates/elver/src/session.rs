@@ -296,7 +296,7 @@ mod tests {
     use std::sync::mpsc;
     use std::thread;
 
-    use elver_portal::Message::Wake;
+    use elver_portal::Message::{Rejected, Wake};
     use elver_portal::{Received, Socket};
     use elver_testkit::wait_for;
     use elver_verbs::{Payload, QpState, RecvWr, SendFlags, SendOp, SendWr};
@@ -350,6 +350,22 @@ mod tests {
             wakes(&session, &vqp);
             assert!(matches!(node.receive(true), Ok(Received::Message(Wake, None))));
         }
+    }
+
+    /// A look that came with a retry took what the node had said last, and told only that it is gone.
+    #[test]
+    fn why_the_node_ends_a_session_is_told_also_where_it_could_not_be_woken() {
+        let (session, node, end) = silent::session();
+        assert!(end.sleep());
+        let (connected, cut) = (Socket::unconnected().unwrap(), Socket::unconnected().unwrap());
+        connected.leave(&session.socket).unwrap();
+        session.socket.leave(&cut).unwrap();
+        session.inner.borrow_mut().tell_only(&Command::QueryVqp { vqp: 1 }).unwrap();
+        session.socket.leave(&connected).unwrap();
+        node.send(&Rejected { text: "enough".into() }, None).unwrap();
+        drop((connected, cut, node));
+        let why = wait_for("the end", || session.poll().err());
+        assert!(matches!(&why, Error::Rejected { text } if text == "enough"), "{why:?}");
     }
 
     /// Each question, and each answer, was waited for by itself: without an end, where the node stands still.
