@@ -4,7 +4,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use elver::Session;
 use elver_stream::{Interest, Listener, ListenerOptions, Options, Stream};
@@ -66,7 +66,8 @@ fn serve(tell: &std::sync::mpsc::Sender<(elver::Gid, u16)>) -> io::Result<u64> {
         });
         failed?;
         // 2. Their peers shall wake this session, and the session its descriptor.
-        let mut at_most = Some(Duration::from_secs(60));
+        let next = listener.deadline().map(|next| next.saturating_duration_since(Instant::now()));
+        let mut at_most = Some(next.unwrap_or(Duration::MAX).min(Duration::from_secs(60)));
         for stream in &streams {
             let armed = stream.arm(Interest::Readable)?;
             at_most = at_most.zip(armed).map(|(one, other)| one.min(other));
