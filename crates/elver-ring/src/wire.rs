@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use elver::{Gid, Mr, Origin, Session, Vqp, Wc};
+use elver::{Gid, Mr, Origin, Session, SessionCell, Vqp, Wc};
 
 use crate::Error;
 use crate::carrier::{self, Carrier, Pause, Write};
@@ -88,6 +88,8 @@ pub(crate) struct Shared {
     peer: Place,
     spin: Duration,
     eager_looks: u32,
+    /// Borrowed while something is posted: what a post wakes may post as well, and comes behind it in the numbers too.
+    posting: SessionCell<()>,
     /// WRs have the numbers behind it.
     beginning: u64,
     posted: Cell<u64>,
@@ -154,6 +156,7 @@ impl Wire {
         let beginning = (ENDS.fetch_add(1, Ordering::Relaxed) % BEGINNINGS) << WRS_BITS;
         Wire(Rc::new(Shared {
             session: vqp.session().clone(),
+            posting: SessionCell::new(vqp.session(), ()),
             origin: vqp.session().origin(),
             vqp,
             role,

@@ -57,6 +57,7 @@ impl Shared {
                 Write::Tail(value) | Write::Head(value) => *word = value.to_le_bytes(),
             }
         }
+        let _posting = self.posting.borrow();
         let mut number = self.posted.get();
         let mut signalled = self.signalled.get();
         let wrs: [SendWr<'_>; WRS_MAX] = std::array::from_fn(|at| {
@@ -356,6 +357,7 @@ impl Shared {
             // Whoever makes room comes by again.
             return Ok(());
         }
+        let _posting = self.posting.borrow();
         let number = self.posted.get() + 1;
         let flags = SendFlags::SIGNALED;
         let payload = Payload::Inline(WAKING);
