@@ -96,7 +96,12 @@ impl AsyncSession {
     /// # Errors
     /// [`Error::NodeGone`].
     pub async fn wait_msgs(&self, vqp: &Vqp) -> Result<Vec<Message>, Error> {
-        self.until(|| Ok(Some(vqp.qpop_msgs()?).filter(|messages| !messages.is_empty()))).await
+        let mut is_first = true;
+        self.until(|| {
+            let messages = vqp.poll_msgs(std::mem::take(&mut is_first))?;
+            Ok(Some(messages).filter(|messages| !messages.is_empty()))
+        })
+        .await
     }
 
     /// As [`Session::wait_ready`].

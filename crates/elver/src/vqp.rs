@@ -198,9 +198,14 @@ impl Vqp {
     /// # Errors
     /// [`Error::NodeGone`].
     pub fn qpop_msgs(&self) -> Result<Vec<Message>, Error> {
+        self.poll_msgs(true)
+    }
+
+    /// As [`Vqp::qpop_msgs`]. Who looks again and again lets VQPs that nobody holds any more go at his first look.
+    pub(crate) fn poll_msgs(&self, is_first: bool) -> Result<Vec<Message>, Error> {
         let mut inner = self.inner();
         inner.poll()?;
-        Ok(self.pop(&mut inner))
+        Ok(self.pop(&mut inner, is_first))
     }
 
     /// As [`Vqp::qpop_msgs`], but waits until there is one, at most so long.
@@ -208,8 +213,9 @@ impl Vqp {
     /// # Errors
     /// As [`Vqp::wait_cq`].
     pub fn wait_msgs(&self, at_most: Option<Duration>) -> Result<Vec<Message>, Error> {
+        let mut is_first = true;
         self.inner().wait(Wait::endable(at_most), |inner| {
-            let messages = self.pop(inner);
+            let messages = self.pop(inner, std::mem::take(&mut is_first));
             (!messages.is_empty()).then_some(messages)
         })
     }
@@ -238,8 +244,8 @@ impl Vqp {
         self.0.session.inner.borrow_mut()
     }
 
-    fn pop(&self, inner: &mut Inner) -> Vec<Message> {
-        if !inner.let_go_later.is_empty() {
+    fn pop(&self, inner: &mut Inner, is_first: bool) -> Vec<Message> {
+        if is_first && !inner.let_go_later.is_empty() {
             inner.let_taken_go();
         }
         let Some(entry) = inner.vqps.get_mut(&self.0.id) else { return Vec::new() };
