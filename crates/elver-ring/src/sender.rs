@@ -216,7 +216,9 @@ impl<C: Carrier> Sender<C> {
         loop {
             // A receiver that has read the end may be gone right behind its last word.
             let polled = self.poll();
-            if self.protocol.is_drained() && !self.is_held_up() {
+            // What the other half has still to say then goes to nobody.
+            let is_told = !self.is_held_up() || (polled.is_err() && self.protocol.due().is_none());
+            if self.protocol.is_drained() && is_told {
                 return Ok(());
             }
             polled?;

@@ -101,12 +101,8 @@ impl Link {
         found
     }
 
-    /// Asks to be woken by what they say; how long to sleep at most, also for those that the node could not tell of, or none
-    /// if one has something.
+    /// Asks to be woken by what they say; how long to sleep at most, or none if one has something.
     pub(crate) fn arm_pending(&self, at_most: Duration) -> Option<Duration> {
-        let next = self.listener.deadline().filter(|_| self.pending.len() < PENDING_MAX);
-        let next = next.map(|next| next.saturating_duration_since(Instant::now()));
-        let at_most = next.map_or(at_most, |next| next.min(at_most));
         self.pending.iter().try_fold(at_most, |at_most, pending| {
             // One that has failed is ready, and goes.
             Some(at_most.min(pending.stream.arm(Interest::Readable).unwrap_or(None)?))

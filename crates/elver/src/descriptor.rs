@@ -2,10 +2,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::task;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use elver_portal::Turns;
 
+use crate::link::WAKE_PAUSE;
 use crate::{Error, Session, Waker};
 
 /// The session's descriptor, for poll, epoll and what is built on them. It becomes readable when the node
@@ -21,7 +23,8 @@ impl Session {
     /// Asks for the descriptor to become readable when the node tells something next: as
     /// `ucp_worker_arm` of UCX and `ibv_req_notify_cq` of the verbs. False if there is something to
     /// take already: completions, messages, a failure of a VQP or the end of a connect; and, after
-    /// a pause of a millisecond, while the system cannot wake the node for what it was given. It is not armed then. The way to wait, which loses nothing:
+    /// a pause of a millisecond, while the system cannot wake the node for what it was given. It is not
+    /// armed then. The way to wait, which loses nothing:
     ///
     /// 1. take all there is ([`Session::poll_ready`], [`Vqp::poll_cq`](crate::Vqp::poll_cq) …);
     /// 2. arm; if that says false, go to 1;
@@ -43,8 +46,15 @@ impl Session {
         if inner.has_ready() {
             return Ok(false);
         }
-        inner.is_armed = inner.link.arm()?;
-        Ok(inner.is_armed)
+        let is_armed = inner.link.arm()?;
+        inner.is_armed = is_armed;
+        let is_vain = !is_armed && inner.link.owes_waking();
+        drop(inner);
+        if is_vain {
+            // Who comes back at once would ask the system for nothing else.
+            thread::sleep(WAKE_PAUSE);
+        }
+        Ok(is_armed)
     }
 
     /// As [`Session::arm`], for who sleeps on the descriptor and hears by `waker` as well when something was taken of what the

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use elver_portal::{
@@ -32,8 +31,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// The longest sleep while the node cannot be woken.
 const WAKE_AGAIN: Duration = Duration::from_millis(10);
-/// How long who would arm is kept then: a thread's other tasks run in between.
-const ARM_AGAIN: Duration = Duration::from_millis(1);
+/// The shortest time between two tries then.
+pub(crate) const WAKE_PAUSE: Duration = Duration::from_millis(1);
 /// How often the socket is looked at while polling finds nothing.
 const SOCKET_NS: i64 = 50_000_000;
 /// How long a greeting waits without letting other threads run, unless the node is among them: a node that is
@@ -77,6 +76,8 @@ pub(crate) struct Link {
     nobody: Option<Socket>,
     /// The system could not wake the node for what it was given, and is asked again.
     owes_waking: bool,
+    /// When the system last could not wake it.
+    tried_at: Option<Instant>,
     gone: bool,
     /// A look took a message that somebody else may sleep for.
     took_waking: bool,
@@ -157,7 +158,7 @@ impl Link {
             if waited >= options.spin {
                 sleep(&socket, None, SLEEP_MAX)?;
             } else {
-                thread::yield_now();
+                std::thread::yield_now();
             }
         }
     }
@@ -184,6 +185,7 @@ impl Link {
             bell: None,
             nobody: None,
             owes_waking: false,
+            tried_at: None,
             gone: false,
             took_waking: false,
             looked_at_ns: coarse_ns(),
@@ -268,7 +270,10 @@ impl Link {
     #[cold]
     fn wake(&mut self) -> Result<(), Error> {
         match self.socket.wake() {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.owes_waking = false;
+                Ok(())
+            }
             Err(error)
                 if matches!(
                     error.kind(),
@@ -284,15 +289,17 @@ impl Link {
             Err(_) => {
                 self.end.not_woken();
                 self.owes_waking = true;
+                self.tried_at = Some(Instant::now());
                 Ok(())
             }
         }
     }
 
-    /// Wakes a node that could not be woken; false if it still cannot.
+    /// Wakes a node that could not be woken; false if it still cannot, or this was tried just now.
     #[inline]
     fn wake_if_owed(&mut self) -> Result<bool, Error> {
-        if std::mem::take(&mut self.owes_waking) {
+        if self.owes_waking && self.tried_at.is_none_or(|tried| tried.elapsed() >= WAKE_PAUSE) {
+            self.owes_waking = false;
             match self.ring() {
                 // That it is gone, a look tells, behind what the ring holds.
                 Ok(()) | Err(Error::NodeGone) => {}
@@ -374,14 +381,12 @@ impl Link {
         Ok(false)
     }
 
-    /// Asks the node to wake this end. False if there is something to take, and, after a pause, if the node is asleep and
-    /// cannot be woken: who comes back at once would ask the system for nothing else.
+    /// Asks the node to wake this end. False if there is something to take, and if the node is asleep and cannot be woken.
     pub(crate) fn arm(&mut self) -> Result<bool, Error> {
         if !matches!(self.host, Host::Apart) {
             return Err(DRIVEN);
         }
         if !self.wake_if_owed()? {
-            thread::sleep(ARM_AGAIN);
             return Ok(false);
         }
         // What woke this end before.

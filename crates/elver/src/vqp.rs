@@ -5,7 +5,7 @@ use elver_portal::{Command, ConnectOptions, First, Via, VqpInfo, VqpOptions};
 use elver_verbs::{Gid, QpState, RecvWr, SendWr, Wc};
 
 use crate::inner::{Entry, Handle, InUse, Inner, Outcome, UNEXPECTED};
-use crate::link::Wait;
+use crate::link::{PATIENCE, Wait};
 use crate::{Connecting, Destination, Error, PostFailed, Session};
 
 /// A virtual queue pair: an RC QP's meaning, and KRCORE's receives, on queue pairs that the node
@@ -151,8 +151,17 @@ impl Vqp {
     /// The WRs before the refused one are posted: [`PostFailed::posted`] tells how many.
     /// [`Error::QueueFull`], [`Error::NotConnected`], and [`Error::Opcode`] and [`Error::Post`] for a
     /// WR that no VQP takes, or that names local memory which is not registered so.
+    /// [`Error::TimedOut`] if the node took nothing for ten seconds of what the session has given it.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostFailed> {
-        self.inner().post_send(self.0.id, wrs)
+        self.inner().post_send(self.0.id, wrs, PATIENCE)
+    }
+
+    /// As [`Vqp::post_send`], but does not wait for a node that has no room for more of what the session gives it.
+    ///
+    /// # Errors
+    /// As [`Vqp::post_send`], but [`Error::TimedOut`] at once.
+    pub fn try_post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostFailed> {
+        self.inner().post_send(self.0.id, wrs, Duration::ZERO)
     }
 
     /// Posts receives, as [`Vqp::post_send`].

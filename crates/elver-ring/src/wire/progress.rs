@@ -93,7 +93,7 @@ impl Shared {
             }
             SendWr { wr_id: number << 2 | kind, op, flags, payload, dest: None }
         });
-        if let Err(failed) = self.vqp.post_send(&wrs[..count]) {
+        if let Err(failed) = self.vqp.try_post_send(&wrs[..count]) {
             return self.posted_in_part(writes, &wrs[..failed.posted], failed.error);
         }
         self.posted.set(number);
@@ -108,8 +108,8 @@ impl Shared {
     }
 
     /// A node that stands still had no room for all: if for none of it, that is want of room here as well. If the first of it
-    /// went, it counts as posted, whatever became of the rest: that goes when there is room, before anything else, and who
-    /// tries hears if the node or the peer is gone. A waking that did not go stays to be.
+    /// went, it counts as posted, and the rest goes when there is room, before anything else. Whose node or peer is gone hears
+    /// that, and nothing counts: what becomes of what went is not heeded. A waking that did not go stays to be.
     #[cold]
     fn posted_in_part(
         &self,
@@ -117,9 +117,12 @@ impl Shared {
         posted: &[SendWr<'_>],
         error: elver::Error,
     ) -> Result<bool, Error> {
-        if posted.is_empty() {
-            let is_full = matches!(error, elver::Error::TimedOut);
-            return if is_full { Ok(false) } else { Err(self.reason(error.into())) };
+        match error {
+            elver::Error::TimedOut if posted.is_empty() => return Ok(false),
+            elver::Error::TimedOut => {}
+            // The system's trouble may pass, and then nothing may go twice.
+            elver::Error::System { .. } if !posted.is_empty() => {}
+            error => return Err(self.reason(error.into())),
         }
         for wr in posted {
             let number = wr.wr_id >> 2;

@@ -1,5 +1,7 @@
 //! WRs on their way from a VQP's user into the ring, or done here.
 
+use std::time::Duration;
+
 use elver_portal::{Command, Limits, PushError, VqpState};
 use elver_verbs::{
     Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, WrLimits,
@@ -15,11 +17,17 @@ use crate::{Error, PostFailed};
 const GONE: Error = Error::Invalid { what: "the VQP is destroyed" };
 
 impl Inner {
-    pub(crate) fn post_send(&mut self, vqp: u32, wrs: &[SendWr<'_>]) -> Result<(), PostFailed> {
+    /// Posts send WRs; where the session's ring is full, waits for room so long.
+    pub(crate) fn post_send(
+        &mut self,
+        vqp: u32,
+        wrs: &[SendWr<'_>],
+        at_most: Duration,
+    ) -> Result<(), PostFailed> {
         let (mut posted, mut told) = (0, false);
         let mut result = self.check_own();
         while result.is_ok() && posted < wrs.len() {
-            let tells = self.post_one(vqp, &wrs[posted]);
+            let tells = self.post_one(vqp, &wrs[posted], at_most);
             posted += usize::from(tells.is_ok());
             told |= *tells.as_ref().unwrap_or(&false);
             result = tells.map(drop);
@@ -34,7 +42,7 @@ impl Inner {
 
     /// Posts a WR; whether the node has something to take for it.
     #[inline]
-    fn post_one(&mut self, vqp: u32, wr: &SendWr<'_>) -> Result<bool, Error> {
+    fn post_one(&mut self, vqp: u32, wr: &SendWr<'_>, at_most: Duration) -> Result<bool, Error> {
         let limits = self.link.welcome.limits;
         let mut wait = None;
         loop {
@@ -70,7 +78,7 @@ impl Inner {
                     return Ok(true);
                 }
                 Err(PushError::Full) => {
-                    self.make_room(wait.get_or_insert_with(Wait::patient))?;
+                    self.make_room(wait.get_or_insert_with(|| Wait::new(Some(at_most))))?;
                 }
                 Err(PushError::Post(error)) => return Err(error.into()),
                 Err(PushError::Violation(violation)) => return Err(violation.into()),
