@@ -66,10 +66,12 @@ pub fn has_address(address: IpAddr) -> bool {
     name_of(address).is_ok_and(|name| name.is_some())
 }
 
-/// Whether one interface of the caller's network namespace has both addresses.
-pub fn are_on_one_interface(one: IpAddr, other: IpAddr) -> bool {
-    let name = |address| name_of(address).ok().flatten();
-    name(one).is_some_and(|one| name(other) == Some(one))
+/// Whether two interfaces of the caller's network namespace have these addresses: not if one is on none, as those that
+/// are only routed here.
+pub fn are_on_two_interfaces(one: IpAddr, other: IpAddr) -> bool {
+    // Behind a colon stands an address's label.
+    let name = |address| name_of(address).ok().flatten()?.split(':').next().map(str::to_string);
+    name(one).zip(name(other)).is_some_and(|(one, other)| one != other)
 }
 
 /// Name of the interface that has `address`; of any address of 127.0.0.0/8 the loopback.

@@ -51,6 +51,6 @@ pub use elver_wire::UDP_PORT;
 pub use error::SoftError;
 pub use faults::{Faults, Loss};
 pub use frames::{FrameCounters, FrameLink, FrameSocket, LocalAddress, Mac};
-pub use interface::{are_on_one_interface, has_address};
+pub use interface::{are_on_two_interfaces, has_address};
 pub use link::Link;
 pub use publish::{PublishedDevice, published};

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
 
 use elver_cm::{Answer, Offer, RATE, Refused, Service, sidr};
-use elver_soft::are_on_one_interface;
+use elver_soft::are_on_two_interfaces;
 use elver_verbs::{Gid, Time};
 use elver_wire::Psn;
 use elver_wire::cm::IpHeader;
@@ -162,8 +162,9 @@ impl Cm {
         id.src = Some(at);
         // To the kernel loopback is all addresses (`cma_any_addr`), and another interface's have no device: programs ask so for
         // addresses that others can reach. A device on loopback is had at any, and datagrams' memory is registered at once.
-        let is_had = |ip| device.is_loopback() || ip == device || are_on_one_interface(ip, device);
-        id.has_device = !wild && (id.is_datagrams() || is_had(at.ip()));
+        let ip = at.ip();
+        let is_elsewhere = ip.is_loopback() || are_on_two_interfaces(ip, device);
+        id.has_device = !wild && (device.is_loopback() || id.is_datagrams() || !is_elsewhere);
         Ok(())
     }
 
