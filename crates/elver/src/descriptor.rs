@@ -130,12 +130,11 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use elver_portal::{Command, Message, Received, Socket};
+    use elver_portal::{Message, Received};
     use elver_testkit::wait_for;
-    use elver_verbs::{Payload, QpState, RecvWr, SendFlags, SendOp, SendWr};
 
     use super::*;
-    use crate::{Vqp, VqpOptions, silent};
+    use crate::silent::{self, Gives};
 
     #[derive(Default)]
     struct Count(AtomicU32);
@@ -167,27 +166,15 @@ mod tests {
     /// on, and heard nothing of it.
     #[test]
     fn who_sleeps_hears_that_the_node_could_not_be_woken() {
-        type Call = fn(&Session, &Vqp);
-        let commands: Call = |session, _| {
-            session.inner.borrow_mut().tell_only(&Command::QueryVqp { vqp: 1 }).unwrap();
-        };
-        let sends: Call = |_, vqp| {
-            let (op, payload) = (SendOp::Send, Payload::Inline(b"x"));
-            let flags = SendFlags::empty();
-            vqp.post_send(&[SendWr { wr_id: 1, op, flags, payload, dest: None }]).unwrap();
-        };
-        let receives: Call = |_, vqp| vqp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
-        for give in [commands, sends, receives] {
+        let gives: [Gives; 3] = [silent::commands, silent::sends, silent::receives];
+        for give in gives {
             let (session, node, end) = silent::session();
-            let vqp = Vqp::inherited(&session, 1, QpState::Rts, &VqpOptions::default(), None);
+            let vqp = silent::vqp(&session);
             let heard = Arc::new(Count::default());
             let waker = task::Waker::from(heard.clone());
             assert!(session.arm_for_news(&waker).unwrap());
             assert!(end.sleep());
-            // A socket that takes no message, though nobody has closed.
-            let (connected, cut) = (Socket::unconnected().unwrap(), Socket::unconnected().unwrap());
-            connected.leave(&session.socket).unwrap();
-            session.socket.leave(&cut).unwrap();
+            let connected = silent::cut(&session);
             give(&session, &vqp);
             assert_eq!(heard.0.load(Ordering::Relaxed), 1);
             assert!(!session.arm_for_news(&waker).unwrap(), "it may be woken by nobody");

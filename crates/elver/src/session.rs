@@ -297,38 +297,29 @@ mod tests {
     use std::thread;
 
     use elver_portal::Message::{Rejected, Wake};
-    use elver_portal::{Received, Socket};
+    use elver_portal::Received;
     use elver_testkit::wait_for;
-    use elver_verbs::{Payload, QpState, RecvWr, SendFlags, SendOp, SendWr};
+    use elver_verbs::QpState;
 
     use super::*;
-    use crate::{VqpOptions, silent};
+    use crate::VqpOptions;
+    use crate::silent::{self, Gives};
 
     /// The flag by which it asked to be woken was taken down before the message went: it heard of nothing then until it looked
     /// by itself. And what it was to be woken for counted as refused, though it did it: whoever gave it took back what it
     /// needs, or gave it again.
     #[test]
     fn what_a_node_could_not_be_woken_for_is_given_and_it_is_woken_later() {
-        type Call = fn(&Session, &Vqp);
-        let commands: Call = |session, _| {
-            session.inner.borrow_mut().tell_only(&Command::QueryVqp { vqp: 1 }).unwrap();
-        };
-        let sends: Call = |_, vqp| {
-            let (op, payload) = (SendOp::Send, Payload::Inline(b"x"));
-            let flags = SendFlags::empty();
-            vqp.post_send(&[SendWr { wr_id: 1, op, flags, payload, dest: None }]).unwrap();
-        };
-        let receives: Call = |_, vqp| vqp.post_recv(&[RecvWr { wr_id: 1, sges: &[] }]).unwrap();
-        let sleeps: Call = |session, _| {
+        let sleeps: Gives = |session, _| {
             let mut wait = Wait::patient();
             while !session.inner.borrow_mut().link.rest(&mut wait).unwrap() {}
         };
-        let arms: Call = |session, _| assert!(session.arm().unwrap());
-        let gives_and_wakes = [
-            (commands, commands),
-            (sends, sleeps),
-            (receives, arms),
-            (sends, |session, _| {
+        let arms: Gives = |session, _| assert!(session.arm().unwrap());
+        let gives_and_wakes: [(Gives, Gives); 4] = [
+            (silent::commands, silent::commands),
+            (silent::sends, sleeps),
+            (silent::receives, arms),
+            (silent::sends, |session, _| {
                 let owes = || session.inner.borrow().link.owes_waking();
                 wait_for("a look to wake it", || {
                     session.poll().unwrap();
@@ -338,12 +329,9 @@ mod tests {
         ];
         for (give, wakes) in gives_and_wakes {
             let (session, node, end) = silent::session();
-            let vqp = Vqp::inherited(&session, 1, QpState::Rts, &VqpOptions::default(), None);
+            let vqp = silent::vqp(&session);
             assert!(end.sleep());
-            // A socket that takes no message, though nobody has closed.
-            let (connected, cut) = (Socket::unconnected().unwrap(), Socket::unconnected().unwrap());
-            connected.leave(&session.socket).unwrap();
-            session.socket.leave(&cut).unwrap();
+            let connected = silent::cut(&session);
             give(&session, &vqp);
             assert!(!session.arm().unwrap(), "it may be woken by nobody");
             session.socket.leave(&connected).unwrap();
@@ -357,13 +345,11 @@ mod tests {
     fn why_the_node_ends_a_session_is_told_also_where_it_could_not_be_woken() {
         let (session, node, end) = silent::session();
         assert!(end.sleep());
-        let (connected, cut) = (Socket::unconnected().unwrap(), Socket::unconnected().unwrap());
-        connected.leave(&session.socket).unwrap();
-        session.socket.leave(&cut).unwrap();
+        let connected = silent::cut(&session);
         session.inner.borrow_mut().tell_only(&Command::QueryVqp { vqp: 1 }).unwrap();
         session.socket.leave(&connected).unwrap();
         node.send(&Rejected { text: "enough".into() }, None).unwrap();
-        drop((connected, cut, node));
+        drop((connected, node));
         let why = wait_for("the end", || session.poll().err());
         assert!(matches!(&why, Error::Rejected { text } if text == "enough"), "{why:?}");
     }
