@@ -39,8 +39,18 @@ impl Flood {
         Flood { vqp, numbers, filler, posted: 0, done: 0 }
     }
 
-    /// Posts as many as may be outstanding.
+    /// Posts as many as may be outstanding. The node executes some of them meanwhile, of which more are posted until most of
+    /// them wait.
     fn fill(&mut self, target: elver::RemoteAddr) {
+        let begun = Instant::now();
+        self.take_completions();
+        while self.posted - self.done < WINDOW / 2 {
+            self.post_all(target, begun);
+            self.take_completions();
+        }
+    }
+
+    fn take_completions(&mut self) {
         let mut wcs = [Wc::default(); 64];
         loop {
             let done = self.vqp.poll_cq(&mut wcs).unwrap();
@@ -50,7 +60,9 @@ impl Flood {
                 break;
             }
         }
-        let begun = Instant::now();
+    }
+
+    fn post_all(&mut self, target: elver::RemoteAddr, begun: Instant) {
         while self.posted < self.done + WINDOW {
             assert!(begun.elapsed() < WAIT.unwrap(), "the flood is stuck");
             let place = 8 * (self.posted % WINDOW);
