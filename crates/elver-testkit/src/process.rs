@@ -144,6 +144,11 @@ impl Process {
         assert!(self.child.wait().unwrap().success());
     }
 
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills it, and waits until it has gone.
     pub fn kill(mut self) {
         self.child.kill().unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::link::Wait;
+use crate::wait::Wait;
 use crate::{Error, Session};
 
 /// A session that is being closed ([`Session::close_start`]).
@@ -36,8 +36,9 @@ impl Closing {
     /// # Errors
     /// As [`Session::close`] and [`Session::wait_ready`].
     pub fn wait(&self, at_most: Option<Duration>) -> Result<(), Error> {
+        let wait = Wait::endable(at_most).of_an_answer();
         let mut inner = self.session.inner.borrow_mut();
-        let ended = inner.wait(Wait::endable(at_most), |inner| inner.ended(self.request));
+        let ended = inner.wait(wait, |inner| inner.ended(self.request));
         is_over(ended.and_then(|ended| ended.map(|_| true))).map(drop)
     }
 }

@@ -4,7 +4,7 @@ use elver_portal::{Command, ConnectOptions, Via};
 use elver_verbs::Gid;
 
 use crate::inner::{Outcome, UNEXPECTED};
-use crate::link::Wait;
+use crate::wait::Wait;
 use crate::{Error, Session};
 
 /// A connect that is going on, or has ended. Dropped, it goes on, and connects its VQP unasked.
@@ -55,7 +55,8 @@ impl Connecting {
     /// As [`Connecting::poll`] and [`Session::wait_ready`].
     pub fn wait(&self, at_most: Option<Duration>) -> Result<Via, Error> {
         let mut inner = self.session.inner.borrow_mut();
-        via(inner.wait(Wait::endable(at_most), |inner| inner.ended(self.request))??)
+        via(inner
+            .wait(Wait::endable(at_most).of_an_answer(), |inner| inner.ended(self.request))??)
     }
 }
 

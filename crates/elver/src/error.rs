@@ -27,7 +27,9 @@ pub enum Error {
         /// What the system said.
         reason: io::Error,
     },
-    /// The node took the connection, and says nothing.
+    /// The node took the connection, or what was asked of it, and says nothing for as long as
+    /// [`crate::SessionOptions::patience`] allows: not even to a question that it answers at once. What it makes of it once it
+    /// goes on is undone, but for a bound port and a connect, which hold.
     #[error("the node does not answer; is `elverd` stopped, or busy beyond measure?")]
     Silent,
     /// The node lets this process in no more.

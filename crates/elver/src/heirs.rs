@@ -13,8 +13,8 @@ use elver_portal::{Command, ConnectOptions, HeirsLayout, Record, VqpOptions, Wel
 use elver_verbs::{AccessFlags, Gid};
 
 use crate::fork::generation;
-use crate::inner::{Inner, Outcome, UNEXPECTED};
-use crate::link::Wait;
+use crate::inner::{Inner, Late, Outcome, UNEXPECTED};
+use crate::wait::Wait;
 use crate::{Destination, Error, Mr, Session, SessionOptions, Vqp};
 
 /// Why a node that was not found by a path prepares nothing.
@@ -154,7 +154,9 @@ impl Session {
         inner.link.expect_children()?;
         let command = Command::Prepare { heirs: count, vqps, mr_len, access };
         let request = inner.ask(&command, None)?;
-        let Outcome::Prepared { set, file_bytes } = inner.outcome(request, Wait::new(None))? else {
+        let Outcome::Prepared { set, file_bytes } =
+            inner.outcome(request, Wait::for_an_answer())?
+        else {
             return Err(UNEXPECTED);
         };
         let file = inner.link.file(request);
@@ -172,7 +174,7 @@ impl Session {
         let all = match mapped {
             Ok(all) => all,
             Err(error) => {
-                self.inner.borrow_mut().tell_only(&Command::Disown { set })?;
+                self.inner.borrow_mut().let_go(Late::Set(set));
                 return Err(error);
             }
         };
@@ -224,8 +226,9 @@ impl Preparing {
     /// As [`Session::prepare`] and [`Session::wait_ready`].
     pub fn wait(&self, at_most: Option<Duration>) -> Result<(), Error> {
         let Some(heirs) = &self.heirs else { return Ok(()) };
+        let wait = Wait::endable(at_most).of_an_answer();
         let mut inner = heirs.parent.inner.borrow_mut();
-        inner.wait(Wait::endable(at_most), |inner| inner.ended(self.request))?.map(drop)
+        inner.wait(wait, |inner| inner.ended(self.request))?.map(drop)
     }
 
     /// Waits until all are there.
@@ -234,7 +237,7 @@ impl Preparing {
     /// As [`Session::prepare`].
     pub fn finish(mut self) -> Result<Heirs, Error> {
         let heirs = self.heirs.take().ok_or(UNEXPECTED)?;
-        heirs.parent.inner.borrow_mut().outcome(self.request, Wait::new(None))?;
+        heirs.parent.inner.borrow_mut().outcome(self.request, Wait::for_an_answer())?;
         Ok(heirs)
     }
 }
@@ -337,10 +340,6 @@ impl fmt::Debug for Heirs {
 
 impl Drop for Heirs {
     fn drop(&mut self) {
-        let mut inner = self.parent.inner.borrow_mut();
-        if inner.is_own() {
-            // If the node is gone, so is the set.
-            let _ = inner.tell_only(&Command::Disown { set: self.set });
-        }
+        self.parent.inner.borrow_mut().let_go(Late::Set(self.set));
     }
 }

@@ -4,6 +4,7 @@
 mod asking;
 mod awaited;
 mod entry;
+mod late;
 mod post;
 mod told;
 
@@ -13,7 +14,7 @@ use std::ops::{Deref, DerefMut};
 use std::rc::{Rc, Weak};
 use std::task;
 
-use elver_portal::{Command, RefusalCode, Socket};
+use elver_portal::{RefusalCode, Socket};
 use elver_verbs::{QpState, Wc};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -26,6 +27,7 @@ use crate::{Error, fork};
 
 use awaited::Awaited;
 pub(crate) use awaited::Outcome;
+pub(crate) use late::Late;
 
 /// A process's connection to its node. Clones are the same session; it ends with the last of them
 /// and of what it made, and the node then takes everything back.
@@ -199,6 +201,10 @@ pub(crate) struct Inner {
     pub(crate) direct: Direct,
     /// The node wakes who waits for the descriptor, so that WRs go through it.
     pub(crate) is_armed: bool,
+    /// What the node is to be told once there is room.
+    late: VecDeque<Late>,
+    /// It took nothing for as long as it may, and has said nothing since.
+    is_unheard: bool,
     /// Pieces of the arena that are free when the request is answered: the regions' deregistration.
     leaving: Vec<(u32, Piece)>,
     last_request: u32,
@@ -289,6 +295,8 @@ impl Inner {
             regions: Regions::new(),
             direct: Direct::new(),
             is_armed: false,
+            late: VecDeque::new(),
+            is_unheard: false,
             leaving: Vec::new(),
             last_request: 0,
             last_cq: 0,
@@ -394,8 +402,7 @@ impl Drop for Handle {
             }
             ids.push(self.id);
             for vqp in ids {
-                // If the node is gone, so is the VQP.
-                let _ = inner.tell_only(&Command::DestroyVqp { vqp });
+                inner.let_go(Late::Vqp(vqp));
             }
         }
         drop(inner);

@@ -91,6 +91,7 @@ mod silent;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod vqp;
+mod wait;
 mod waker;
 
 pub use closing::Closing;

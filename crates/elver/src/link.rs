@@ -1,8 +1,10 @@
 //! The way to the node: its socket and the shared memory; and the node itself, where this thread drives
 //! it.
 
+mod rest;
+
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -14,23 +16,16 @@ use elver_portal::{
     Turns, Welcome,
 };
 use elver_verbs::{RecvWr, SendWr};
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{PTracer, set_ptracer};
 use rustix::thread::sched_getaffinity;
-use rustix::time::Timespec;
 
 use crate::clock::coarse_ns;
 use crate::path::Paths;
+use crate::wait::{SLEEP_MAX, Wait, sleep};
 use crate::waker::Bell;
-use crate::{Error, SessionOptions, Waker, fork};
+use crate::{Error, SessionOptions, fork};
 
-/// The longest that a node may take to welcome a process, or to make room in a ring.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest sleep without a look at the ring: against a node that forgot to wake.
-pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(500);
-/// The longest sleep while the node cannot be woken.
-const WAKE_AGAIN: Duration = Duration::from_millis(10);
 /// The shortest time between two tries then.
 pub(crate) const WAKE_PAUSE: Duration = Duration::from_millis(1);
 /// How often the socket is looked at while polling finds nothing.
@@ -38,11 +33,6 @@ const SOCKET_NS: i64 = 50_000_000;
 /// How long a greeting waits without letting other threads run, unless the node is among them: a node that is
 /// awake answers within it, and what else wants to run here may take long.
 pub(crate) const GREETING: Duration = Duration::from_micros(50);
-/// Looks without letting other threads run: about a microsecond, in which a node on another core
-/// answers. One that shares this core does so the sooner.
-const EAGER_LOOKS: u32 = 64;
-/// Looks for one at the clock.
-const LOOKS_PER_CLOCK: u32 = 16;
 
 /// Who drives the node.
 #[derive(Clone)]
@@ -70,6 +60,8 @@ pub(crate) struct Link {
     /// The node has the only core that this thread has: it answers when it is let run, and not before.
     one_core: bool,
     end_on_signal: bool,
+    /// How long it may be silent ([`SessionOptions::patience`]).
+    pub(crate) patience: Duration,
     /// What ends waits, if somebody has it.
     bell: Option<Arc<Bell>>,
     /// What stands for the socket in children that leave the session, once it has prepared some for them.
@@ -83,17 +75,6 @@ pub(crate) struct Link {
     took_waking: bool,
     /// When the socket was looked at, by a coarse clock.
     looked_at_ns: i64,
-}
-
-/// How long a wait has been.
-pub(crate) struct Wait {
-    looks: u32,
-    began: Option<Instant>,
-    /// The last look at the clock.
-    looked: Option<Instant>,
-    deadline: Option<Instant>,
-    /// Wakers and signals end it.
-    endable: bool,
 }
 
 impl Link {
@@ -149,7 +130,7 @@ impl Link {
                 Received::Message(..) | Received::Nothing => {}
             }
             let waited = began.elapsed();
-            if waited > PATIENCE {
+            if waited > options.patience {
                 return Err(Error::Silent);
             }
             if !matches!(host, Host::Apart) || waited < GREETING {
@@ -182,6 +163,7 @@ impl Link {
             turns: Turns::default(),
             one_core: false,
             end_on_signal: options.end_on_signal,
+            patience: options.patience,
             bell: None,
             nobody: None,
             owes_waking: false,
@@ -194,8 +176,13 @@ impl Link {
 
     /// How the session was opened, as far as others are to be opened so.
     pub(crate) fn options(&self) -> SessionOptions {
-        let (spin, end_on_signal) = (self.spin, self.end_on_signal);
-        SessionOptions { spin, end_on_signal, ..SessionOptions::default() }
+        let &Link { spin, end_on_signal, patience, .. } = self;
+        SessionOptions { spin, end_on_signal, patience, ..SessionOptions::default() }
+    }
+
+    /// A wait for something that a node does at once.
+    pub(crate) fn patient(&self) -> Wait {
+        Wait::new(Some(self.patience))
     }
 
     /// The first byte of the session's arena, of [`elver_portal::ARENA_BYTES`], mapped while this
@@ -318,6 +305,13 @@ impl Link {
         Ok(self.files.swap_remove(at).1)
     }
 
+    /// Closes the file that came for a request, which nobody asks for any more.
+    pub(crate) fn drop_file(&mut self, request: u32) -> Result<(), Error> {
+        self.look()?;
+        self.files.retain(|(of, _)| *of != request);
+        Ok(())
+    }
+
     /// Takes what came over the socket; whether something did.
     #[cold]
     fn look(&mut self) -> Result<bool, Error> {
@@ -342,64 +336,6 @@ impl Link {
         if self.end.is_idle() { Err(Error::NodeGone) } else { Ok(came) }
     }
 
-    /// To be called when a look found nothing: spins, yields or sleeps. Whether it slept.
-    pub(crate) fn rest(&mut self, wait: &mut Wait) -> Result<bool, Error> {
-        wait.looks = wait.looks.wrapping_add(1);
-        if wait.looks < EAGER_LOOKS {
-            if self.one_core && !self.turns.may_be_held() {
-                wait.looks = EAGER_LOOKS;
-                self.turns.pass();
-            } else {
-                std::hint::spin_loop();
-            }
-            return Ok(false);
-        }
-        if wait.looks.is_multiple_of(LOOKS_PER_CLOCK) || self.turns.may_be_held() {
-            let now = Instant::now();
-            // Looks take no time of note, so that a gap between them is others'.
-            let looked = wait.looked.replace(now);
-            if let Some(looked) = looked.filter(|_| self.is_driven()) {
-                self.turns.passed(looked, now);
-            }
-            // Before the time: a wait of no time at all is how one takes back a waking.
-            if wait.endable && self.bell.as_ref().is_some_and(|bell| bell.take()) {
-                return Err(Error::Woken);
-            }
-            if wait.deadline.is_some_and(|deadline| now >= deadline) {
-                return Err(Error::TimedOut);
-            }
-            let looked_for = now - *wait.began.get_or_insert(now);
-            let is_held = self.turns.is_held(now) && !Turns::are_ignored(self.spin);
-            if looked_for >= self.spin || is_held {
-                let left = wait.deadline.map_or(SLEEP_MAX, |deadline| deadline - now);
-                return self.sleep(left.min(SLEEP_MAX), wait.endable).map(|()| true);
-            }
-        }
-        if !self.is_driven() {
-            self.turns.pass();
-        }
-        Ok(false)
-    }
-
-    /// Asks the node to wake this end. False if there is something to take, and if the node is asleep and cannot be woken.
-    pub(crate) fn arm(&mut self) -> Result<bool, Error> {
-        if !matches!(self.host, Host::Apart) {
-            return Err(DRIVEN);
-        }
-        if !self.wake_if_owed()? {
-            return Ok(false);
-        }
-        // What woke this end before.
-        self.look()?;
-        Ok(self.end.sleep())
-    }
-
-    /// Takes what woke this end.
-    pub(crate) fn disarm(&mut self) -> Result<(), Error> {
-        self.end.awake();
-        self.look().map(drop)
-    }
-
     /// Whether the node is to be woken, and could not be so far.
     #[inline]
     pub(crate) fn owes_waking(&self) -> bool {
@@ -416,37 +352,6 @@ impl Link {
     pub(crate) fn is_driven(&self) -> bool {
         !matches!(self.host, Host::Apart)
     }
-
-    /// What ends waits.
-    pub(crate) fn waker(&mut self) -> Result<Waker, Error> {
-        let bell = match &self.bell {
-            Some(bell) => bell.clone(),
-            None => self.bell.insert(Arc::new(Bell::new()?)).clone(),
-        };
-        Ok(Waker(bell))
-    }
-
-    #[cold]
-    fn sleep(&mut self, at_most: Duration, endable: bool) -> Result<(), Error> {
-        #[cfg(feature = "embedded")]
-        if let Host::Inline(node) = &self.host {
-            return Ok(node.borrow_mut().rest(at_most)?);
-        }
-        let at_most = if self.wake_if_owed()? { at_most } else { at_most.min(WAKE_AGAIN) };
-        if !self.end.sleep() {
-            return Ok(());
-        }
-        let bell = self.bell.as_deref().filter(|_| endable);
-        let slept = sleep(&self.socket, bell, at_most);
-        self.end.awake();
-        if slept? && endable && self.end_on_signal {
-            return Err(Error::Interrupted);
-        }
-        if bell.is_some_and(Bell::take) {
-            return Err(Error::Woken);
-        }
-        self.look().map(drop)
-    }
 }
 
 impl Host {
@@ -458,29 +363,6 @@ impl Host {
             #[cfg(feature = "embedded")]
             Host::Inline(node) => node.borrow_mut().poll(),
         }
-    }
-}
-
-impl Wait {
-    /// A wait that ends with an error after `at_most`.
-    pub(crate) fn new(at_most: Option<Duration>) -> Wait {
-        let deadline = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
-        Wait { looks: 0, began: None, looked: None, deadline, endable: false }
-    }
-
-    /// A wait that ends with an error at a time.
-    pub(crate) fn until(deadline: Instant) -> Wait {
-        Wait { deadline: Some(deadline), ..Wait::new(None) }
-    }
-
-    /// A wait that wakers and signals end too.
-    pub(crate) fn endable(at_most: Option<Duration>) -> Wait {
-        Wait { endable: true, ..Wait::new(at_most) }
-    }
-
-    /// A wait for something that a node does at once.
-    pub(crate) fn patient() -> Wait {
-        Wait::new(Some(PATIENCE))
     }
 }
 
@@ -578,30 +460,6 @@ pub(crate) fn trusted(path: &Path, socket: &Socket) -> Result<(), Error> {
 pub(crate) fn receive(socket: &Socket) -> Result<Received, Error> {
     socket.receive(true).map_err(|reason| Error::System { call: "recvmsg", reason })
 }
-
-/// Sleeps until there is something to receive, somebody rings, a signal comes or the time has passed.
-/// Whether it was a signal.
-pub(crate) fn sleep(
-    socket: &Socket,
-    bell: Option<&Bell>,
-    at_most: Duration,
-) -> Result<bool, Error> {
-    let fd = socket.as_fd();
-    let mut fds =
-        [fd, bell.map_or(fd, Bell::fd)].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    let fds = &mut fds[..1 + usize::from(bell.is_some())];
-    // A second at most.
-    let timeout = Timespec::try_from(at_most).unwrap_or_default();
-    match poll(fds, Some(&timeout)) {
-        Ok(_) => Ok(false),
-        Err(Errno::INTR) => Ok(true),
-        Err(error) => Err(Error::System { call: "poll", reason: error.into() }),
-    }
-}
-
-const DRIVEN: Error = Error::Invalid {
-    what: "a node that this thread drives wakes nobody; give it a thread of its own (Node::spawn)",
-};
 
 #[cfg(test)]
 mod tests {

@@ -5,8 +5,9 @@ use elver_portal::{Command, RefusalCode, memfd::HUGE_PAGE};
 use elver_verbs::{AccessFlags, Memory, MemoryError, RemoteAddr, Sge};
 
 use crate::arena::Piece;
-use crate::inner::{Outcome, UNEXPECTED};
+use crate::inner::{Late, Outcome, UNEXPECTED};
 use crate::regions::{Mapped, Region};
+use crate::wait::Wait;
 use crate::{Error, Session};
 
 const PAGE: u64 = 4096;
@@ -61,8 +62,14 @@ impl Mr {
         let memory = unsafe { SoftMemory::from_raw_parts(arena.add(at), bytes) };
         zero(&memory, piece.used.min(len));
         let (offset, addr) = (piece.offset, memory.base_addr());
-        let outcome = inner.call(&Command::CarveMr { len, offset, addr, access });
-        match outcome {
+        let request = match inner.ask(&Command::CarveMr { len, offset, addr, access }, None) {
+            Ok(request) => request,
+            Err(error) => {
+                inner.arena.give_back(piece);
+                return Err(error);
+            }
+        };
+        match inner.outcome(request, Wait::for_an_answer()) {
             Ok(Outcome::Mr { lkey, rkey, .. }) => {
                 inner.regions.add(lkey, region(&memory, len, access), memory_of(&memory, false));
                 drop(inner);
@@ -81,7 +88,7 @@ impl Mr {
             }
             Ok(_) => Err(UNEXPECTED),
             Err(error) => {
-                inner.arena.give_back(piece);
+                inner.withhold(request, piece);
                 Err(error)
             }
         }
@@ -123,7 +130,7 @@ impl Mr {
         let mut inner = session.inner.borrow_mut();
         let command = Command::AllocMr { len, addr: place.addr(), access, huge };
         let request = inner.ask(&command, None)?;
-        let outcome = inner.outcome(request, crate::link::Wait::new(None))?;
+        let outcome = inner.outcome(request, Wait::for_an_answer())?;
         let Outcome::Mr { lkey, rkey, file_bytes } = outcome else { return Err(UNEXPECTED) };
         let mapped = inner
             .link
@@ -134,7 +141,7 @@ impl Mr {
         let memory = match mapped {
             Ok(memory) => memory,
             Err(error) => {
-                inner.deregister(lkey, None, false)?;
+                inner.let_go(Late::Region { lkey, piece: None });
                 return Err(error);
             }
         };
@@ -317,12 +324,11 @@ impl Mr {
     /// # Errors
     /// [`Error::NodeGone`], with which nobody can touch it any more either, but for processes of this user that reach
     /// it themselves, for as long as they do not notice: 50 ms as a rule. [`crate::RefusalCode::Busy`] if one of those was
-    /// stopped in the middle of an access, and waited for long enough: the region is gone all the same.
+    /// stopped in the middle of an access, and waited for long enough: the region is gone all the same. [`Error::Silent`]
+    /// and [`Error::TimedOut`] of a node that stands still: it may touch the memory until it has gone on, or the session is over.
     pub fn deregister(mut self) -> Result<(), Error> {
         self.registered = false;
-        let mut inner = self.session.inner.borrow_mut();
-        let request = inner.deregister(self.lkey, self.piece.take(), true)?;
-        inner.outcome(request, crate::link::Wait::new(None)).map(drop)
+        self.session.inner.borrow_mut().deregister(self.lkey, self.piece.take())
     }
 }
 
@@ -364,10 +370,9 @@ fn zero(memory: &SoftMemory, bytes: u64) {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        let mut inner = self.session.inner.borrow_mut();
-        if self.registered && inner.is_own() {
-            // If the node is gone, so is the region.
-            let _ = inner.deregister(self.lkey, self.piece.take(), false);
+        if self.registered {
+            let (lkey, piece) = (self.lkey, self.piece.take());
+            self.session.inner.borrow_mut().let_go(Late::Region { lkey, piece });
         }
     }
 }

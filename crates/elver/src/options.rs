@@ -15,6 +15,10 @@ pub struct SessionOptions {
     /// while the call still looks (`spin`) does not end it; for that the handler calls
     /// [`crate::Waker::wake`].
     pub end_on_signal: bool,
+    /// How long a node may say nothing to who waits for its answer, before the call ends with [`crate::Error::Silent`]; and
+    /// make no room for what it is given, before it ends with [`crate::Error::TimedOut`]. It does not bound what the
+    /// node was asked for, as long as the node runs. Ten seconds, unless said otherwise.
+    pub patience: Duration,
 }
 
 impl Default for SessionOptions {
@@ -23,6 +27,7 @@ impl Default for SessionOptions {
             spin: Duration::from_micros(200),
             layout: Layout::default(),
             end_on_signal: false,
+            patience: Duration::from_secs(10),
         }
     }
 }

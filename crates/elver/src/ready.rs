@@ -7,7 +7,7 @@ use std::time::Duration;
 use elver_verbs::Wc;
 
 use crate::inner::{CqHandle, Entry, Inner, Of, Queue};
-use crate::link::Wait;
+use crate::wait::Wait;
 use crate::{Error, Session, Vqp};
 
 /// Something of a session that there is something to take from: see [`Session::wait_ready`].

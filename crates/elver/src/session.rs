@@ -8,10 +8,11 @@ use elver_verbs::{AccessFlags, Gid};
 
 use crate::fork::Origin;
 use crate::inner::{Outcome, UNEXPECTED};
-use crate::link::{Link, PATIENCE, Wait};
+use crate::link::Link;
 use crate::mr::Kind;
 use crate::path::Paths;
 use crate::vqp::info;
+use crate::wait::Wait;
 use crate::{
     Closing, Connecting, Cq, Destination, Error, Mr, Session, SessionOptions, SharedMemory, Vqp,
 };
@@ -203,16 +204,10 @@ impl Session {
         // The caller's: it may ask the session itself.
         let vqps: Vec<_> = vqps.into_iter().map(Vqp::id).collect();
         let mut inner = self.inner.borrow_mut();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now().checked_add(inner.link.patience);
         let ask = |vqp| inner.ask_until(deadline, &Command::QueryVqp { vqp });
         let asked: Vec<_> = vqps.into_iter().map(ask).collect();
-        let mut answer = |request| {
-            let outcome = inner.outcome(request, Wait::until(deadline));
-            if outcome.is_err() {
-                inner.forget(request);
-            }
-            info(outcome?)
-        };
+        let mut answer = |request| info(inner.outcome(request, Wait::until(deadline))?);
         asked.into_iter().map(|request| answer(request?)).collect()
     }
 
@@ -266,7 +261,8 @@ impl Session {
     /// must be dropped before, or fails from here on.
     ///
     /// # Errors
-    /// [`Error::Forked`] in a child of the process that opened it.
+    /// [`Error::Forked`] in a child of the process that opened it. [`Error::Silent`] if the node takes longer than
+    /// [`SessionOptions::patience`] for it: the session ends all the same.
     pub fn close(self) -> Result<(), Error> {
         match self.close_start() {
             Ok(closing) => closing.wait(None),
@@ -311,7 +307,7 @@ mod tests {
     #[test]
     fn what_a_node_could_not_be_woken_for_is_given_and_it_is_woken_later() {
         let sleeps: Gives = |session, _| {
-            let mut wait = Wait::patient();
+            let mut wait = Wait::for_an_answer();
             while !session.inner.borrow_mut().link.rest(&mut wait).unwrap() {}
         };
         let arms: Gives = |session, _| assert!(session.arm().unwrap());
@@ -359,7 +355,7 @@ mod tests {
     fn a_node_that_hangs_is_asked_of_many_vqps_in_one_bound() {
         let (tell, told) = mpsc::channel();
         thread::spawn(move || {
-            let (session, _socket, _node) = silent::session();
+            let (session, _socket, _node) = silent::session_with(silent::impatient());
             let options = VqpOptions::default();
             // More than there is room for in the ring.
             let vqp = |id| Vqp::inherited(&session, id, QpState::Rts, &options, None);
@@ -369,7 +365,7 @@ mod tests {
             assert_eq!((infos.len(), infos.iter().all(timed_out)), (80, true), "{:?}", infos[0]);
             tell.send(()).unwrap();
         });
-        // Three times as long.
-        told.recv_timeout(3 * PATIENCE).unwrap();
+        // Much less than one bound each.
+        told.recv_timeout(40 * silent::impatient().patience).unwrap();
     }
 }

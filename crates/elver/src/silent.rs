@@ -1,5 +1,7 @@
 //! Sessions of unit tests, at a node that is nobody: a test has its ends.
 
+use std::time::Duration;
+
 use elver_portal::{ClientEnd, Command, HeirsLayout, Limits, NodeEnd, Socket, Welcome, memfd};
 use elver_verbs::{Gid, Payload, QpState, RecvWr, SendFlags, SendOp, SendWr};
 
@@ -23,14 +25,24 @@ pub(crate) const WELCOME: Welcome = Welcome {
     first: false,
 };
 
+/// Of who waits for a node that will not answer.
+pub(crate) fn impatient() -> SessionOptions {
+    let patience = Duration::from_millis(300);
+    SessionOptions { spin: Duration::ZERO, patience, ..SessionOptions::default() }
+}
+
 /// A session, and what its node would have: a socket, and the other end of the rings.
 pub(crate) fn session() -> (Session, Socket, NodeEnd) {
+    session_with(SessionOptions::default())
+}
+
+pub(crate) fn session_with(options: SessionOptions) -> (Session, Socket, NodeEnd) {
     let bytes = HeirsLayout::RINGS.bytes() as u64;
     let rings = memfd::create("rings", bytes, memfd::Pages::Small).unwrap();
     let node = NodeEnd::map(&rings, HeirsLayout::RINGS).unwrap();
     let end = ClientEnd::map(rings, HeirsLayout::RINGS).unwrap();
-    let (socket, its) = Socket::pair().unwrap();
-    let session = Session::of(Link::over(socket, end, WELCOME, SessionOptions::default()));
+    let (its, socket) = Socket::pair().unwrap();
+    let session = Session::of(Link::over(socket, end, WELCOME, options));
     (session, its, node)
 }
 

@@ -5,7 +5,7 @@ use elver_portal::{Command, ConnectOptions, First, Via, VqpInfo, VqpOptions};
 use elver_verbs::{Gid, QpState, RecvWr, SendWr, Wc};
 
 use crate::inner::{Entry, Handle, InUse, Inner, Outcome, UNEXPECTED};
-use crate::link::{PATIENCE, Wait};
+use crate::wait::Wait;
 use crate::{Connecting, Destination, Error, PostFailed, Session};
 
 /// A virtual queue pair: an RC QP's meaning, and KRCORE's receives, on queue pairs that the node
@@ -56,7 +56,7 @@ impl Vqp {
     pub(crate) fn first(session: &Session, to: &Destination) -> Result<(Vqp, Connecting), Error> {
         let mut inner = session.inner.borrow_mut();
         inner.expect_first(to.options);
-        let Outcome::Vqp(id) = inner.outcome(First::CREATE, Wait::new(None))? else {
+        let Outcome::Vqp(id) = inner.outcome(First::CREATE, Wait::for_an_answer())? else {
             return Err(UNEXPECTED);
         };
         let vqp = Vqp(Rc::new(Handle { session: session.clone(), id }));
@@ -136,7 +136,7 @@ impl Vqp {
     /// Lets messages to a port of this node come to the VQP; 0 takes a free one. Returns the port.
     ///
     /// # Errors
-    /// [`Error::Refused`] if another has the port, or a quota is reached.
+    /// [`Error::Refused`] if another has the port, or a quota is reached. After [`Error::Silent`] the node may bind it yet.
     pub fn qbind(&self, port: u16) -> Result<u16, Error> {
         match self.inner().call(&Command::Bind { vqp: self.0.id, port })? {
             Outcome::Port(port) => Ok(port),
@@ -151,9 +151,12 @@ impl Vqp {
     /// The WRs before the refused one are posted: [`PostFailed::posted`] tells how many.
     /// [`Error::QueueFull`], [`Error::NotConnected`], and [`Error::Opcode`] and [`Error::Post`] for a
     /// WR that no VQP takes, or that names local memory which is not registered so.
-    /// [`Error::TimedOut`] if the node took nothing for ten seconds of what the session has given it.
+    /// [`Error::TimedOut`] if the node took nothing of what the session has given it for as long as
+    /// [`crate::SessionOptions::patience`] says.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostFailed> {
-        self.inner().post_send(self.0.id, wrs, PATIENCE)
+        let mut inner = self.inner();
+        let patience = inner.link.patience;
+        inner.post_send(self.0.id, wrs, patience)
     }
 
     /// As [`Vqp::post_send`], but does not wait for a node that has no room for more of what the session gives it.

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use elver_portal::{Message, Received, Record, Socket, VqpOptions};
 use elver_verbs::{Gid, QpState};
@@ -14,7 +14,8 @@ use elver_verbs::{Gid, QpState};
 use super::{Heir, Heirs, PrepareOptions};
 use crate::fork::{Origin, generation};
 use crate::inner::UNEXPECTED;
-use crate::link::{self, GREETING, Link, PATIENCE, SLEEP_MAX};
+use crate::link::{self, GREETING, Link};
+use crate::wait::{SLEEP_MAX, sleep};
 use crate::{Error, Mr, NotInherited, Session, Vqp};
 
 #[cfg(test)]
@@ -130,7 +131,7 @@ impl Heirs {
 
     /// Waits for the node's answer: which session it is, of this set and the one that was asked for.
     fn granted(&self, socket: &Socket, wanted: Option<u32>) -> Result<u32, Error> {
-        let number = granted(socket)?;
+        let number = granted(socket, self.session.patience)?;
         let is_right = number < self.len() && wanted.is_none_or(|wanted| wanted == number);
         if is_right { Ok(number) } else { Err(UNEXPECTED) }
     }
@@ -141,7 +142,7 @@ fn system(call: &'static str, reason: io::Error) -> Error {
 }
 
 /// Waits for the node's answer: which session it is.
-fn granted(socket: &Socket) -> Result<u32, Error> {
+fn granted(socket: &Socket, patience: Duration) -> Result<u32, Error> {
     let began = Instant::now();
     loop {
         match link::receive(socket)? {
@@ -154,11 +155,11 @@ fn granted(socket: &Socket) -> Result<u32, Error> {
             Received::Message(..) | Received::Nothing => {}
         }
         let waited = began.elapsed();
-        if waited > PATIENCE {
+        if waited > patience {
             return Err(Error::Silent);
         }
         if waited > GREETING {
-            link::sleep(socket, None, SLEEP_MAX)?;
+            sleep(socket, None, SLEEP_MAX)?;
         }
     }
 }

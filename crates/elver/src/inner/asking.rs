@@ -6,9 +6,10 @@ use elver_portal::{Command, First, VqpOptions};
 
 use super::Inner;
 use super::awaited::{Awaited, Outcome};
+use super::late::Late;
 use crate::Error;
 use crate::arena::Piece;
-use crate::link::Wait;
+use crate::wait::Wait;
 
 impl Inner {
     /// Gives a command whose answer will be asked for; returns its request.
@@ -17,13 +18,13 @@ impl Inner {
         command: &Command<'_>,
         connects: Option<u32>,
     ) -> Result<u32, Error> {
-        self.ask_within(Wait::patient(), command, connects)
+        self.ask_within(self.link.patient(), command, connects)
     }
 
     /// As [`Inner::ask`], while there is no room for it until a time at most: for who asks much.
     pub(crate) fn ask_until(
         &mut self,
-        deadline: Instant,
+        deadline: Option<Instant>,
         command: &Command<'_>,
     ) -> Result<u32, Error> {
         self.ask_within(Wait::until(deadline), command, None)
@@ -72,36 +73,38 @@ impl Inner {
         self.tell(request, command)
     }
 
-    /// Deregisters a region, of which a piece of the arena may become free. Returns the request; its
-    /// answer will be asked for if `awaited`.
-    pub(crate) fn deregister(
-        &mut self,
-        lkey: u32,
-        piece: Option<Piece>,
-        awaited: bool,
-    ) -> Result<u32, Error> {
-        let request = self.next_request();
-        if awaited {
-            self.awaited.push(Awaited::new(request, None));
+    /// Deregisters a region, of which a piece of the arena may become free; returns when that is over.
+    pub(crate) fn deregister(&mut self, lkey: u32, piece: Option<Piece>) -> Result<(), Error> {
+        match self.ask(&Command::DeregisterMr { lkey }, None) {
+            Ok(request) => {
+                self.regions.remove(lkey);
+                self.leaving.extend(piece.map(|piece| (request, piece)));
+                self.outcome(request, Wait::for_an_answer()).map(drop)
+            }
+            // It was not told, and is later.
+            Err(error @ Error::TimedOut) => {
+                self.let_go(Late::Region { lkey, piece });
+                Err(error)
+            }
+            Err(error) => Err(error),
         }
-        self.regions.remove(lkey);
-        let told = self.tell(request, &Command::DeregisterMr { lkey });
-        match told {
-            Ok(()) => self.leaving.extend(piece.map(|piece| (request, piece))),
-            Err(_) => self.forget(request),
-        }
-        told.map(|()| request)
     }
 
     /// Gives a command and waits for the answer.
     pub(crate) fn call(&mut self, command: &Command<'_>) -> Result<Outcome, Error> {
         let request = self.ask(command, None)?;
-        self.outcome(request, Wait::new(None))
+        self.outcome(request, Wait::for_an_answer())
     }
 
-    /// Waits for an answer.
+    /// Waits for an answer. What the node makes for one that comes later is undone.
     pub(crate) fn outcome(&mut self, request: u32, wait: Wait) -> Result<Outcome, Error> {
-        self.wait(wait, |inner| inner.take(request))?
+        match self.wait(wait, |inner| inner.take(request)) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.abandon(request);
+                Err(error)
+            }
+        }
     }
 
     /// Takes an answer, if it is there.
@@ -119,7 +122,7 @@ impl Inner {
         Some(outcome.into_result())
     }
 
-    /// Nobody asks for a connect any more: it goes on, and its VQP is connected by it.
+    /// Nobody asks for an answer any more. A connect goes on, and its VQP is connected by it; what else is made, is undone.
     pub(crate) fn abandon(&mut self, request: u32) {
         let Some(at) = self.awaited.iter().position(|awaited| awaited.request == request) else {
             return;
@@ -128,6 +131,15 @@ impl Inner {
             self.awaited.swap_remove(at);
         } else {
             self.awaited[at].abandoned = true;
+        }
+    }
+
+    /// Keeps a piece of the arena in use until the node answers a request that nobody asks for any more, and may yet register
+    /// it.
+    pub(crate) fn withhold(&mut self, request: u32, piece: Piece) {
+        match self.awaited.iter_mut().find(|awaited| awaited.request == request) {
+            Some(awaited) => awaited.piece = Some(piece),
+            None => self.arena.give_back(piece),
         }
     }
 
@@ -146,7 +158,7 @@ impl Inner {
     }
 
     fn tell(&mut self, request: u32, command: &Command<'_>) -> Result<(), Error> {
-        self.tell_within(Wait::patient(), request, command)
+        self.tell_within(self.link.patient(), request, command)
     }
 
     fn tell_within(
@@ -184,8 +196,8 @@ impl Inner {
     }
 }
 
-/// The number of the next request.
+/// The number of the next request; 0 is nobody's.
 pub(super) fn next(last: &mut u32) -> u32 {
-    *last = last.wrapping_add(1);
+    *last = last.checked_add(1).unwrap_or(1);
     *last
 }

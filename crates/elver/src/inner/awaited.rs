@@ -4,6 +4,7 @@ use elver_portal::{RefusalCode, Via, VqpInfo, VqpOptions};
 use elver_verbs::QpState;
 
 use crate::Error;
+use crate::arena::Piece;
 use crate::direct::Way;
 
 pub(super) struct Awaited {
@@ -17,8 +18,10 @@ pub(super) struct Awaited {
     pub(super) outcome: Option<Outcome>,
     /// The outcome was told; it stays for whoever asks again.
     pub(super) told: bool,
-    /// Nobody will ask: it goes when the answer comes, which the VQP must know.
+    /// Nobody will ask: it goes when the answer comes, which the VQP must know, and what was made is undone.
     pub(super) abandoned: bool,
+    /// What stays in use until then.
+    pub(super) piece: Option<Piece>,
 }
 
 /// A VQP that is being connected anew, as it was.
@@ -39,6 +42,7 @@ impl Awaited {
             outcome: None,
             told: false,
             abandoned: false,
+            piece: None,
         }
     }
 }

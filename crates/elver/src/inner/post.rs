@@ -10,8 +10,8 @@ use elver_verbs::{
 use super::asking::next;
 use super::{Entry, Inner};
 use crate::direct::{self, Tried};
-use crate::link::Wait;
 use crate::regions::Regions;
+use crate::wait::Wait;
 use crate::{Error, PostFailed};
 
 const GONE: Error = Error::Invalid { what: "the VQP is destroyed" };
@@ -116,7 +116,8 @@ impl Inner {
                     return Ok(());
                 }
                 Err(PushError::Full) => {
-                    self.make_room(wait.get_or_insert_with(Wait::patient))?;
+                    let wait = wait.get_or_insert_with(|| self.link.patient());
+                    self.make_room(wait)?;
                 }
                 Err(PushError::Post(error)) => return Err(error.into()),
                 Err(PushError::Violation(violation)) => return Err(violation.into()),

@@ -11,7 +11,7 @@ use super::awaited::{Awaited, Outcome};
 use super::{Entry, Inner, Of, Queue};
 use crate::Error;
 use crate::arena::{Arena, Piece};
-use crate::link::Wait;
+use crate::wait::Wait;
 
 impl Inner {
     /// Takes all that the node told; whether there was something.
@@ -33,9 +33,12 @@ impl Inner {
                 Reply::Answer { request, answer } if self.direct.hears(request, &answer) => {}
                 Reply::Answer { request, answer } => {
                     let Inner { awaited, vqps, let_go_later, .. } = self;
-                    answered(awaited, vqps, let_go_later, request, &answer);
+                    let in_vain = answered(awaited, vqps, let_go_later, request, &answer);
                     if !self.leaving.is_empty() {
                         left(&mut self.leaving, &mut self.arena, request, &answer);
+                    }
+                    if let Some((outcome, piece)) = in_vain {
+                        self.undo(request, &outcome, piece)?;
                     }
                 }
                 // Until the node has answered, it tells of what the VQP was connected to before.
@@ -53,7 +56,15 @@ impl Inner {
             self.take_ways();
         }
         if any | self.link.took_waking() {
+            self.is_unheard = false;
             self.rouse();
+        }
+        if !self.late.is_empty() {
+            match self.tell_late() {
+                // That it is gone is told behind what it said before.
+                Ok(()) | Err(Error::NodeGone) => {}
+                told => told?,
+            }
         }
         Ok(any)
     }
@@ -137,7 +148,9 @@ impl Inner {
         mut done: impl FnMut(&mut Inner) -> Option<R>,
     ) -> Result<R, Error> {
         loop {
-            self.poll()?;
+            if self.poll()? {
+                wait.heard();
+            }
             if let Some(result) = done(self) {
                 return Ok(result);
             }
@@ -203,16 +216,15 @@ fn failed_before(awaited: &mut [Awaited], vqp: u32, failure: (RefusalCode, Strin
     }
 }
 
+/// Takes an answer in. What it says, if nobody waits for it any more.
 fn answered(
     awaited: &mut Vec<Awaited>,
     vqps: &mut FxHashMap<u32, Entry>,
     let_go_later: &mut FxHashSet<u32>,
     request: u32,
     answer: &Answer<'_>,
-) {
-    let Some(at) = awaited.iter().position(|awaited| awaited.request == request) else {
-        return;
-    };
+) -> Option<(Outcome, Option<Piece>)> {
+    let at = awaited.iter().position(|awaited| awaited.request == request)?;
     let Awaited { connects, creates, .. } = awaited[at];
     let outcome = match *answer {
         Answer::Done => Outcome::Done,
@@ -224,7 +236,7 @@ fn answered(
         Answer::Info(info) => Outcome::Info(info),
         Answer::Prepared { set, file_bytes } => Outcome::Prepared { set, file_bytes },
         // An answer to no command that is waited for.
-        Answer::Reached(_) => return,
+        Answer::Reached(_) => return None,
         Answer::Refused(refusal) => {
             Outcome::Refused { code: refusal.code, text: refusal.text.to_string() }
         }
@@ -240,10 +252,10 @@ fn answered(
         }
     }
     if awaited[at].abandoned {
-        awaited.swap_remove(at);
-    } else {
-        awaited[at].outcome = Some(outcome);
+        let piece = awaited.swap_remove(at).piece;
+        return Some((outcome, piece));
     }
+    awaited[at].outcome = Some(outcome);
     if let (&Answer::Vqp(vqp), Some(options)) = (answer, creates) {
         // What is told of it next may come before anybody has looked.
         vqps.insert(vqp, Entry::new(Weak::new(), QpState::Init, &options));
@@ -252,4 +264,5 @@ fn answered(
             connect.connects = Some(vqp);
         }
     }
+    None
 }

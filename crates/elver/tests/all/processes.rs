@@ -2,12 +2,16 @@
 //! process's, huge pages, a node that is killed.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use elver::node::Node;
-use elver::{AccessFlags, Error, PostFailed, RecvWr, SendOp, Session, VqpOptions, Wc, WcStatus};
+use elver::{
+    AccessFlags, Error, PostFailed, RecvWr, SendOp, Session, SessionOptions, VqpOptions, Wc,
+    WcStatus,
+};
 use elver_portal::Listener;
-use elver_testkit::{Launch, Process, Role, copy, impatient, is_root, role, stay};
+use elver_testkit::{Launch, Process, Role, copy, impatient, is_root, role, stay, wait_for};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{ALL, TestNode, WAIT, completion, config, run, session_at, succeeds, wr};
 
@@ -121,6 +125,43 @@ fn a_node_of_another_user_says_why_it_cannot() {
     let said = client.says();
     assert!(said.starts_with("Permission: ") && said.contains("of its own user"), "{said}");
     assert!(said.contains("Session::alloc"), "{said}");
+}
+
+/// What it makes once it runs again, for who has given up waiting, stays with nobody.
+#[test]
+fn a_node_that_stands_still_ends_calls_and_goes_on_where_it_stood() {
+    let place = Place::new(245);
+    let mut node = place.start(245, "process_that_is_a_node", NOBODY);
+    assert_eq!(node.says(), "ready");
+    let patience = Duration::from_millis(500);
+    let options = SessionOptions { patience, ..SessionOptions::default() };
+    let session = Session::connect_with(Some(&place.socket()), options).unwrap();
+    let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+    let limit = session.limits().vqps;
+
+    let pid = Pid::from_raw(node.pid().cast_signed()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let silent = |error: Error| assert!(matches!(error, Error::Silent), "{error}");
+    silent(session.create_vqp(VqpOptions::default()).unwrap_err());
+    silent(session.alloc(64, ALL).unwrap_err());
+    silent(session.alloc_apart(64, ALL).unwrap_err());
+    silent(vqp.qconnect(session.gid(), 0).unwrap_err());
+
+    kill_process(pid, Signal::CONT).unwrap();
+    // The connect was waited for in vain, and came about.
+    wait_for("the connect", || {
+        session.poll().unwrap();
+        vqp.is_connected().then_some(())
+    });
+    let mr = session.alloc(64, ALL).unwrap();
+    succeeds(&vqp, wr(1, SendOp::Read(mr.remote(0)), &[mr.sge(8, 8)]));
+    let more = std::iter::repeat_with(|| session.create_vqp(VqpOptions::default()));
+    let more: Vec<_> = more.map_while(Result::ok).take(limit as usize).collect();
+    assert_eq!(more.len(), limit as usize - 1, "one counts that nobody has");
+    drop((more, mr, vqp));
+
+    kill_process(pid, Signal::STOP).unwrap();
+    silent(session.close().unwrap_err());
 }
 
 /// Not a test of its own: a process at the node that serves a port, and answers the first message to it.
