@@ -127,6 +127,8 @@ impl World {
             broken!("VQP {vqp} failed without a cause: {cause}");
         }
         self.count("VQP failed");
+        let no_room = matches!(cause, ConnectError::Overrun { .. } | ConnectError::Crowded { .. });
+        self.model.vqps[vqp].crowded_out |= no_room;
         self.model.vqps[vqp].fail(cause.to_string());
         Ok(())
     }

@@ -58,9 +58,19 @@ impl World {
         self.addressee(vqp).is_none() || self.model.vqps[vqp].crowded || self.is_crowded()
     }
 
+    /// Whether a VQP's messages found no room, as it was told, that a member took who sends some of his own, as any sender may.
+    pub(crate) fn was_crowded_out(&self, vqp: VqpIx) -> bool {
+        self.forger_sends() && self.model.vqps[vqp].crowded_out
+    }
+
+    /// Whether somebody who forges has sent messages that ports take.
+    pub(crate) fn forger_sends(&self) -> bool {
+        self.forge.as_ref().is_some_and(|forge| forge.has_sent_messages())
+    }
+
     /// Whether one receiver may hold all that it can.
     fn is_crowded(&self) -> bool {
-        if self.forge.as_ref().is_some_and(|forge| forge.has_sent_messages()) {
+        if self.forger_sends() {
             return true;
         }
         // Also what senders have sent that are gone, or are connected elsewhere, may wait there.

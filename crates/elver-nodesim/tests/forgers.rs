@@ -87,6 +87,14 @@ fn a_member_gone_bad_is_not_asked_for_rc_qps_for_ever() {
     }
 }
 
+/// Messages of his have taken the room of a port at which all else was at peace.
+#[test]
+fn a_member_s_messages_take_room_of_which_senders_are_told() {
+    if let Err(failure) = run(2_004_172_874, &Options::default()) {
+        panic!("{failure}\n{}", failure.trace.join("\n"));
+    }
+}
+
 /// So that all others find what they found before, whatever is added to the forgers.
 #[test]
 fn who_forges_changes_no_run_without_him() {

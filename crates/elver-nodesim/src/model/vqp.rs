@@ -55,6 +55,8 @@ pub(crate) struct Vqp {
     pub(crate) hole: Option<u32>,
     /// While messages of its were under way, their receiver may have had no room.
     pub(crate) crowded: bool,
+    /// It was told that the receiver of its messages had no room.
+    pub(crate) crowded_out: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +114,7 @@ impl Vqp {
             has_unfit: false,
             hole: None,
             crowded: false,
+            crowded_out: false,
         }
     }
 
