@@ -7,6 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
 /// Name of the variable that makes a test another's process.
 const SOCKET: &str = "ELVER_TEST_SOCKET";
 /// Name of the variable with what else it must know.
@@ -144,9 +146,17 @@ impl Process {
         assert!(self.child.wait().unwrap().success());
     }
 
-    /// Its number.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    /// Stops it, and returns when none of its threads runs any more.
+    pub fn stop(&mut self) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::STOP).unwrap();
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "{status:?}");
+    }
+
+    /// Lets one that was stopped run on.
+    pub fn resume(&mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::CONT).unwrap();
     }
 
     /// Kills it, and waits until it has gone.

@@ -11,7 +11,7 @@ use elver_testkit::wait_for;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use crate::common::{TestNode, cluster, config, session_at};
+use crate::common::{TestNode, alone, cluster, session_at};
 
 const OPEN: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_READ);
 const KEYS: u32 = 200;
@@ -96,7 +96,7 @@ fn tables_stand_in_memory_of_every_kind() {
 
 #[test]
 fn what_cannot_hold_a_table_is_told() {
-    let node = TestNode::start(config(215, 1));
+    let node = alone(215);
     let session = session_at(&node);
     let (needed, given) = (layout().table_bytes(), 64);
     let small = session.alloc(given, OPEN).unwrap();
@@ -212,7 +212,7 @@ fn a_table_is_read_while_it_is_written() {
 /// proptest prints the bytes that break it, and the seed.
 #[test]
 fn whatever_lies_there_a_look_up_ends() {
-    let node = TestNode::start(config(218, 1));
+    let node = alone(218);
     let session = session_at(&node);
     let layout = Layout::new(2, 2, 4, 12).unwrap();
     let mut store = Store::alloc(&session, layout).unwrap();

@@ -7,11 +7,11 @@ use elver::{
     SendWr, Session, VqpOptions, VqpState, Wc, WcStatus,
 };
 
-use crate::common::{ALL, TestNode, WAIT, completion, config, run, session_at, succeeds, wr};
+use crate::common::{ALL, WAIT, alone, completion, run, session_at, succeeds, wr};
 
 #[test]
 fn two_sessions_read_write_and_count() {
-    let node = TestNode::start(config(150, 1));
+    let node = alone(150);
     let (here, there) = (session_at(&node), session_at(&node));
     assert_eq!(here.gid(), node.gid);
     let (local, remote) = (here.alloc(8192, ALL).unwrap(), there.alloc(100, ALL).unwrap());
@@ -50,7 +50,7 @@ fn two_sessions_read_write_and_count() {
 #[test]
 fn batches_complete_in_order_and_many_at_once() {
     const COUNT: u64 = 5_000;
-    let node = TestNode::start(config(151, 1));
+    let node = alone(151);
     let session = session_at(&node);
     let mr = session.alloc(1 << 16, ALL).unwrap();
     let vqp = session.create_vqp(VqpOptions { max_send_wr: 64, ..VqpOptions::default() }).unwrap();
@@ -90,7 +90,7 @@ fn batches_complete_in_order_and_many_at_once() {
 
 #[test]
 fn registered_memory_is_as_good_but_for_atomics() {
-    let node = TestNode::start(config(152, 1));
+    let node = alone(152);
     let session = session_at(&node);
     let mut bytes = vec![0u8; 10_000];
     let start = bytes.as_mut_ptr();
@@ -120,7 +120,7 @@ fn registered_memory_is_as_good_but_for_atomics() {
 
 #[test]
 fn what_cannot_be_posted_is_told_at_once() {
-    let node = TestNode::start(config(153, 1));
+    let node = alone(153);
     let session = session_at(&node);
     let mr = session.alloc(4096, ALL).unwrap();
     let vqp = session.create_vqp(VqpOptions::default()).unwrap();
@@ -148,7 +148,7 @@ fn what_cannot_be_posted_is_told_at_once() {
 
 #[test]
 fn a_wrong_key_fails_one_vqp_and_no_other() {
-    let node = TestNode::start(config(154, 1));
+    let node = alone(154);
     let session = session_at(&node);
     let mr = session.alloc(4096, ALL).unwrap();
     let vqps: Vec<_> = (0..8)
@@ -177,7 +177,7 @@ fn a_wrong_key_fails_one_vqp_and_no_other() {
 
 #[test]
 fn a_region_is_closed_to_peers_once_it_is_deregistered() {
-    let node = TestNode::start(config(155, 1));
+    let node = alone(155);
     let (session, other) = (session_at(&node), session_at(&node));
     let (mr, gone) = (session.alloc(4096, ALL).unwrap(), other.alloc(4096, ALL).unwrap());
     let vqp = session.create_vqp(VqpOptions::default()).unwrap();
@@ -191,7 +191,7 @@ fn a_region_is_closed_to_peers_once_it_is_deregistered() {
 
 #[test]
 fn small_regions_share_an_arena_and_it_is_used_again() {
-    let node = TestNode::start(config(197, 1));
+    let node = alone(197);
     let (session, other) = (session_at(&node), session_at(&node));
     let vqp = session.create_vqp(VqpOptions::default()).unwrap();
     vqp.qconnect(node.gid, 0).unwrap();
@@ -228,7 +228,7 @@ fn small_regions_share_an_arena_and_it_is_used_again() {
 
 #[test]
 fn refusals_say_why() {
-    let node = TestNode::start(config(156, 1));
+    let node = alone(156);
     let session = session_at(&node);
     let vqp = session.create_vqp(VqpOptions::default()).unwrap();
     let other = session.create_vqp(VqpOptions::default()).unwrap();
@@ -256,7 +256,7 @@ fn without_a_node_the_error_says_what_to_start() {
 
 #[test]
 fn a_node_that_ends_is_noticed_within_a_second() {
-    let node = TestNode::start(config(157, 1));
+    let node = alone(157);
     let (waits, polls) = (session_at(&node), session_at(&node));
     let vqp = polls.create_vqp(VqpOptions::default()).unwrap();
     let path = node.path.clone();
@@ -280,7 +280,7 @@ fn a_node_that_ends_is_noticed_within_a_second() {
 
 #[test]
 fn a_session_that_ends_leaves_nothing() {
-    let node = TestNode::start(config(158, 1));
+    let node = alone(158);
     for _ in 0..3 {
         let session = session_at(&node);
         let mr = session.alloc(1 << 20, ALL).unwrap();
@@ -308,7 +308,7 @@ fn a_session_that_ends_leaves_nothing() {
 
 #[test]
 fn a_child_cannot_use_its_parent_s_session() {
-    let node = TestNode::start(config(159, 1));
+    let node = alone(159);
     let session = session_at(&node);
     let vqp = session.create_vqp(VqpOptions::default()).unwrap();
     // SAFETY: the child makes no call that needs more than this thread, and leaves by `_exit`.

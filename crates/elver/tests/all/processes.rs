@@ -11,9 +11,10 @@ use elver::{
 };
 use elver_portal::Listener;
 use elver_testkit::{Launch, Process, Role, copy, impatient, is_root, role, stay, wait_for};
-use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{ALL, TestNode, WAIT, completion, config, run, session_at, succeeds, wr};
+use crate::common::{
+    ALL, TestNode, WAIT, alone, completion, config, run, session_at, succeeds, wr,
+};
 
 const NOBODY: u32 = 65_534;
 /// The port that a process serves.
@@ -139,15 +140,14 @@ fn a_node_that_stands_still_ends_calls_and_goes_on_where_it_stood() {
     let vqp = session.create_vqp(VqpOptions::default()).unwrap();
     let limit = session.limits().vqps;
 
-    let pid = Pid::from_raw(node.pid().cast_signed()).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
+    node.stop();
     let silent = |error: Error| assert!(matches!(error, Error::Silent), "{error}");
     silent(session.create_vqp(VqpOptions::default()).unwrap_err());
     silent(session.alloc(64, ALL).unwrap_err());
     silent(session.alloc_apart(64, ALL).unwrap_err());
     silent(vqp.qconnect(session.gid(), 0).unwrap_err());
 
-    kill_process(pid, Signal::CONT).unwrap();
+    node.resume();
     // The connect was waited for in vain, and came about.
     wait_for("the connect", || {
         session.poll().unwrap();
@@ -160,7 +160,7 @@ fn a_node_that_stands_still_ends_calls_and_goes_on_where_it_stood() {
     assert_eq!(more.len(), limit as usize - 1, "one counts that nobody has");
     drop((more, mr, vqp));
 
-    kill_process(pid, Signal::STOP).unwrap();
+    node.stop();
     silent(session.close().unwrap_err());
 }
 
@@ -311,7 +311,7 @@ fn a_node_that_is_killed_is_noticed_by_who_sleeps_polls_and_posts() {
 
 #[test]
 fn huge_memory_is_memory() {
-    let node = TestNode::start(config(176, 1));
+    let node = alone(176);
     let session = session_at(&node);
     let vqp = session.create_vqp(VqpOptions::default()).unwrap();
     vqp.qconnect(node.gid, 0).unwrap();

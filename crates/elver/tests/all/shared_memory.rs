@@ -8,7 +8,7 @@ use elver::{
 };
 use elver_testkit::wait_for;
 
-use crate::common::{ALL, TestNode, cluster, config, run, session_at, succeeds, wr};
+use crate::common::{ALL, TestNode, alone, cluster, run, session_at, succeeds, wr};
 
 const LOCAL: AccessFlags = AccessFlags::LOCAL_WRITE;
 const THREADS: u64 = 4;
@@ -82,7 +82,7 @@ fn sessions_of_several_threads_have_one_memory() {
 
 #[test]
 fn each_region_has_keys_and_rights_of_its_own() {
-    let node = TestNode::start(config(221, 1));
+    let node = alone(221);
     let (one, other) = (session_at(&node), session_at(&node));
     let first = one.alloc_shared(100, ALL).unwrap();
     let read_only = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ;
@@ -117,7 +117,7 @@ fn each_region_has_keys_and_rights_of_its_own() {
 /// Neither the region that it was allocated with nor its session has to live on.
 #[test]
 fn memory_stays_until_its_last_region_goes() {
-    let node = TestNode::start(config(222, 1));
+    let node = alone(222);
     let (tell, told) = mpsc::channel();
     let (end, ended) = mpsc::channel::<()>();
     let node = &node;
@@ -155,7 +155,7 @@ fn memory_stays_until_its_last_region_goes() {
 
 #[test]
 fn what_is_a_session_s_alone_is_not_shared() {
-    let node = TestNode::start(config(223, 1));
+    let node = alone(223);
     let session = session_at(&node);
     let mut own = [0_u64; 8];
     // SAFETY: the array outlives the region, and is not touched meanwhile.
@@ -172,7 +172,7 @@ fn what_is_a_session_s_alone_is_not_shared() {
 /// Sessions come and go with the memory, and all of them write it; nothing is left.
 #[test]
 fn threads_that_come_and_go_leave_nothing() {
-    let node = TestNode::start(config(224, 1));
+    let node = alone(224);
     let session = session_at(&node);
     let mr = session.alloc_shared(PIECE, ALL).unwrap();
     let memory = mr.share().unwrap();

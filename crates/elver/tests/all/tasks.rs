@@ -6,7 +6,7 @@ use std::time::Duration;
 use elver::tokio::AsyncSession;
 use elver::{Completed, Error, RecvWr, SendOp, Session, SessionOptions, VqpOptions, Wc};
 
-use crate::common::{ALL, TestNode, cluster, config, session_at, wr};
+use crate::common::{ALL, TestNode, alone, cluster, session_at, wr};
 
 fn run<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -28,7 +28,7 @@ fn session(node: &TestNode, spin: Duration) -> Session {
 fn tasks_of_one_session_wake_each_other() {
     const TASKS: u64 = 8;
     const ROUNDS: u64 = 500;
-    let node = TestNode::start(config(190, 1));
+    let node = alone(190);
     for spin in [Duration::ZERO, Duration::from_micros(20)] {
         run(async {
             let session = Rc::new(AsyncSession::new(session(&node, spin)).unwrap());
@@ -70,7 +70,7 @@ fn tasks_of_one_session_wake_each_other() {
 
 #[test]
 fn messages_and_the_end_of_the_node_come_to_tasks() {
-    let node = TestNode::start(config(191, 1));
+    let node = alone(191);
     let (path, gid) = (node.path.clone(), node.gid);
     run(async {
         let open = || {

@@ -17,7 +17,7 @@ use elver_testkit::wait_for;
 use rustix::event::epoll;
 use rustix::time::Timespec;
 
-use crate::common::{ALL, TestNode, WAIT, config, wr};
+use crate::common::{ALL, TestNode, WAIT, alone, wr};
 
 /// A session that sleeps at once, so that every wait needs a waking.
 fn sleepy(node: &TestNode) -> Session {
@@ -59,7 +59,7 @@ impl Set {
 #[test]
 fn no_waking_by_the_descriptor_is_lost() {
     const ROUNDS: u64 = 5_000;
-    let node = TestNode::start(config(180, 1));
+    let node = alone(180);
     let session = sleepy(&node);
     let mr = session.alloc(4096, ALL).unwrap();
     let vqp = connected(&session, &node);
@@ -86,7 +86,7 @@ fn no_waking_by_the_descriptor_is_lost() {
 /// What another call has taken from the ring, but nobody from the session, would be slept over.
 #[test]
 fn arming_says_busy_while_there_is_something_to_take() {
-    let node = TestNode::start(config(181, 1));
+    let node = alone(181);
     let session = sleepy(&node);
     let mr = session.alloc(4096, ALL).unwrap();
     let (one, other) = (connected(&session, &node), connected(&session, &node));
@@ -115,7 +115,7 @@ fn arming_says_busy_while_there_is_something_to_take() {
 /// Who watches a session for tasks leaves things there that none has asked for yet, and must not look for ever.
 #[test]
 fn arming_for_news_leaves_what_is_there() {
-    let node = TestNode::start(config(227, 1));
+    let node = alone(227);
     let session = sleepy(&node);
     let mr = session.alloc(4096, ALL).unwrap();
     let vqp = connected(&session, &node);
@@ -160,7 +160,7 @@ impl std::task::Wake for Count {
 /// A second wait for a connect that had ended waited for ever, and a second look found nothing.
 #[test]
 fn a_connect_tells_its_end_as_often_as_it_is_asked() {
-    let node = TestNode::start(config(186, 1));
+    let node = alone(186);
     let session = sleepy(&node);
     let vqp = session.create_vqp(VqpOptions::default()).unwrap();
     let connecting = vqp.qconnect_start(node.gid, 0, Default::default()).unwrap();
@@ -179,7 +179,7 @@ fn a_connect_tells_its_end_as_often_as_it_is_asked() {
 /// Its VQP stayed "connecting" for its user, though the node had connected it.
 #[test]
 fn a_connect_that_nobody_asks_for_goes_on() {
-    let node = TestNode::start(config(187, 1));
+    let node = alone(187);
     let session = sleepy(&node);
     let mr = session.alloc(4096, ALL).unwrap();
     let vqp = session.create_vqp(VqpOptions::default()).unwrap();
@@ -200,7 +200,7 @@ fn a_connect_that_nobody_asks_for_goes_on() {
 
 #[test]
 fn a_wait_over_all_tells_each_that_has_something_until_it_is_empty() {
-    let node = TestNode::start(config(182, 1));
+    let node = alone(182);
     let session = sleepy(&node);
     let mr = session.alloc(4096, ALL).unwrap();
     let vqps: Vec<Vqp> = (0..5).map(|_| connected(&session, &node)).collect();
@@ -252,7 +252,7 @@ fn goes(node: &TestNode, bound: &Vqp, asks: (Session, Vqp)) {
 /// told again and again, it would keep every wait from sleeping.
 #[test]
 fn what_is_told_of_a_vqp_back_to_a_sender_that_nobody_holds_ends_no_wait() {
-    let node = TestNode::start(config(149, 1));
+    let node = alone(149);
     let session = sleepy(&node);
     let mr = session.alloc(4096, ALL).unwrap();
     let bound = session.create_vqp(VqpOptions::default()).unwrap();
@@ -286,7 +286,7 @@ fn what_is_told_of_a_vqp_back_to_a_sender_that_nobody_holds_ends_no_wait() {
 /// The same where it has let go of the VQP before the asker ends.
 #[test]
 fn the_end_of_a_sender_whom_nobody_answers_any_more_ends_no_wait() {
-    let node = TestNode::start(config(233, 1));
+    let node = alone(233);
     let session = sleepy(&node);
     let mr = session.alloc(64, ALL).unwrap();
     let bound = session.create_vqp(VqpOptions::default()).unwrap();
@@ -310,7 +310,7 @@ fn the_end_of_a_sender_whom_nobody_answers_any_more_ends_no_wait() {
 /// It is the program's alone when the bound VQP has gone.
 #[test]
 fn a_vqp_back_to_a_sender_tells_who_holds_it_when_the_bound_one_has_gone() {
-    let node = TestNode::start(config(232, 1));
+    let node = alone(232);
     let session = sleepy(&node);
     let mr = session.alloc(64, ALL).unwrap();
     let bound = session.create_vqp(VqpOptions::default()).unwrap();
@@ -331,7 +331,7 @@ fn a_vqp_back_to_a_sender_tells_who_holds_it_when_the_bound_one_has_gone() {
 /// as if it stood, and nobody said any more that it does not.
 #[test]
 fn who_takes_the_message_of_a_sender_that_is_gone_hears_that_it_is() {
-    let node = TestNode::start(config(130, 1));
+    let node = alone(130);
     let session = sleepy(&node);
     let mr = session.alloc(64, ALL).unwrap();
     let alone = node.thread.status().unwrap().vqps_total;
@@ -367,7 +367,7 @@ fn who_takes_the_message_of_a_sender_that_is_gone_hears_that_it_is() {
 /// The VQP back to it was let go with its failure, though a message named it that the program had not taken.
 #[test]
 fn who_takes_a_later_message_of_a_sender_that_is_gone_hears_it_too() {
-    let node = TestNode::start(config(131, 1));
+    let node = alone(131);
     let session = sleepy(&node);
     let mr = session.alloc(64, ALL).unwrap();
     let bound = session.create_vqp(VqpOptions::default()).unwrap();
@@ -400,7 +400,7 @@ fn who_takes_a_later_message_of_a_sender_that_is_gone_hears_it_too() {
 /// come.
 #[test]
 fn a_vqp_back_to_a_sender_that_is_gone_goes_when_it_is_held_no_more() {
-    let node = TestNode::start(config(132, 1));
+    let node = alone(132);
     let session = sleepy(&node);
     let mr = session.alloc(64, ALL).unwrap();
     let bound = session.create_vqp(VqpOptions::default()).unwrap();
@@ -419,7 +419,7 @@ fn a_vqp_back_to_a_sender_that_is_gone_goes_when_it_is_held_no_more() {
 
 #[test]
 fn vqps_share_a_cq() {
-    let node = TestNode::start(config(183, 1));
+    let node = alone(183);
     let session = sleepy(&node);
     let mr = session.alloc(4096, ALL).unwrap();
     let cq = session.create_cq();
@@ -457,7 +457,7 @@ fn vqps_share_a_cq() {
 
 #[test]
 fn a_waker_ends_a_wait_from_another_thread() {
-    let node = TestNode::start(config(184, 1));
+    let node = alone(184);
     for spin in [Duration::ZERO, WAIT.unwrap()] {
         let options = SessionOptions { spin, ..SessionOptions::default() };
         let session = Session::connect_with(Some(&node.path), options).unwrap();
@@ -500,7 +500,7 @@ fn a_signal_ends_a_wait_that_sleeps_if_it_shall() {
         action.sa_sigaction = note as *const () as usize;
         assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
     }
-    let node = TestNode::start(config(185, 1));
+    let node = alone(185);
     let options =
         SessionOptions { spin: Duration::ZERO, end_on_signal: true, ..SessionOptions::default() };
     let session = Session::connect_with(Some(&node.path), options).unwrap();
@@ -564,7 +564,7 @@ impl std::task::Wake for Inline {
 /// in use itself.
 #[test]
 fn a_task_that_its_waker_runs_at_once_finds_the_session_free() {
-    let node = TestNode::start(config(188, 1));
+    let node = alone(188);
     let session = sleepy(&node);
     let mr = session.alloc(4096, ALL).unwrap();
     let vqp = connected(&session, &node);
