@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use elver::{
     AccessFlags, Gid, Message, Mr, Payload, PostFailed, RecvWr, SendFlags, SendOp, SendWr, Session,
@@ -20,9 +20,6 @@ const RECEIVES: u32 = 64;
 const RECEIVE_BYTES: u32 = 256;
 /// Greetings that wait to be accepted: of one node no more than half of what the others leave.
 const WAITING_MAX: usize = 1024;
-
-/// How long a node that told nothing in time is not asked: who asks waits for it.
-const SILENCE: Duration = Duration::from_secs(10);
 
 /// An offer: the node that it is of, and where the end of who offers is.
 type Offer = (Gid, Place);
@@ -166,9 +163,10 @@ impl Inbox {
         }
     }
 
-    /// The node has not told in time whose a greeting is: it is asked once more, when that is looked for after some time.
+    /// The node has not told in time whose a greeting is: it is asked once more, when that is looked for after as long a time,
+    /// since who asks waits for it.
     fn keep(&self, greeting: (Vqp, Vec<u8>)) {
-        self.silent.set(Some(Instant::now() + SILENCE));
+        self.silent.set(Instant::now().checked_add(self.bound.session().patience()));
         let mut said = self.said.borrow_mut();
         if said.len() < WAITING_MAX {
             said.push(greeting);

@@ -55,6 +55,17 @@ impl Place {
         config
     }
 
+    /// The configuration of a node without peers: nobody is waited for who may be slow to acknowledge, and its regions go the
+    /// sooner.
+    ///
+    /// # Panics
+    /// As [`Place::config`].
+    pub fn alone(&self, group: u8) -> Config {
+        let mut config = self.config(group, 1);
+        config.pool.timeout = 12;
+        config
+    }
+
     /// Two tests of one group would be in each other's way on some runs only. libtest names a test's thread after it.
     fn claim(&self, group: u8) {
         static OWNERS: Mutex<BTreeMap<(u8, u8), String>> = Mutex::new(BTreeMap::new());

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use elver_portal::{Command, First, Limits, VqpInfo, VqpOptions, WARM_GIDS_MAX};
 use elver_verbs::{AccessFlags, Gid};
@@ -87,6 +87,11 @@ impl Session {
     /// What this session may do.
     pub fn limits(&self) -> Limits {
         self.inner.borrow().link.welcome.limits
+    }
+
+    /// How long its node may say nothing ([`SessionOptions::patience`]).
+    pub fn patience(&self) -> Duration {
+        self.inner.borrow().link.patience
     }
 
     /// Allocates `len` bytes at the node and registers them: the node works on them without a copy

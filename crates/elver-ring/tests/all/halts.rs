@@ -315,7 +315,9 @@ fn who_was_posting_when_the_node_went_hears_that_it_is_gone() {
         filler.post_send(&vec![wr; ROOM as usize]).unwrap();
         stands.go(still);
         let sent = ours.sender.try_send(b"x");
-        assert!(theirs.receiver.try_recv().unwrap().is_some(), "{sent:?}");
+        // Unless the session has looked whether its node lives, as it does from time to time, and wrote nothing.
+        let knew = matches!(sent, Err(Error::Carrier(elver::Error::NodeGone)));
+        assert!(theirs.receiver.try_recv().unwrap().is_some() || knew, "{sent:?}");
         let gone = wait_for("the node to be missed", || ours.sender.poll().err());
         assert!(matches!(gone, Error::Carrier(elver::Error::NodeGone)), "{gone:?}");
     });

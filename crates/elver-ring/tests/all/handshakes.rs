@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-use crate::common::{PLACE, TestNode, WAIT, cluster, config, session_at};
+use crate::common::{PLACE, TestNode, WAIT, cluster, session_at};
 use elver::tokio::AsyncSession;
 use elver::{
     AccessFlags, EmbeddedNode, Gid, Payload, Policy, RecvWr, RefusalCode, SendFlags, SendOp,
@@ -232,7 +232,7 @@ fn offers_that_die(node: &TestNode, other: &TestNode, test: &str, policy: Policy
 
 #[test]
 fn a_process_that_dies_with_its_offers_leaves_the_listener_to_others() {
-    let node = TestNode::start(config(82, 1));
+    let node = TestNode::start(PLACE.alone(82));
     for policy in [Policy::Shared, Policy::Leased] {
         for accept in [blocking as Accept, in_a_task] {
             offers_that_die(&node, &node, "process_that_offers", policy, accept);
@@ -253,7 +253,7 @@ fn a_host_that_dies_with_its_offers_leaves_the_listener_to_others() {
 /// Whoever likes to greets: however many come together, their node is asked, and waited for, once.
 #[test]
 fn a_crowd_that_comes_together_costs_one_question() {
-    let node = TestNode::start(config(91, 1));
+    let node = TestNode::start(PLACE.alone(91));
     let session = session_at(&node);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let port = listener.port();
@@ -436,7 +436,7 @@ fn a_listener_that_went_unheard_is_missed() {
 /// Nothing is due before the offer is there, and then its deadline is a second away at most, however often it looks.
 #[test]
 fn a_deadline_comes_with_the_offer_and_stays() {
-    let node = TestNode::start(config(90, 1));
+    let node = TestNode::start(PLACE.alone(90));
     let session = session_at(&node);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let began = Instant::now();
@@ -464,7 +464,7 @@ fn a_deadline_comes_with_the_offer_and_stays() {
 /// Whoever waits, and however: it asks after a second, and what it is told ends that.
 #[test]
 fn who_waits_for_long_asks() {
-    let node = TestNode::start(config(89, 1));
+    let node = TestNode::start(PLACE.alone(89));
     let session = session_at(&node);
     let bound = session.create_vqp(VqpOptions::default()).unwrap();
     let port = bound.qbind(0).unwrap();
@@ -600,7 +600,7 @@ fn listeners_that_die(node: &TestNode, gid: Gid, test: &str, policy: Policy, wai
 
 #[test]
 fn a_process_that_dies_before_it_answers_is_missed() {
-    let node = TestNode::start(config(84, 1));
+    let node = TestNode::start(PLACE.alone(84));
     for policy in [Policy::Shared, Policy::Leased] {
         for wait in [asleep as Wait, task] {
             listeners_that_die(&node, node.gid, "process_that_listens", policy, wait);

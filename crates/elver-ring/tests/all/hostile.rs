@@ -4,7 +4,7 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::common::{NodeConfig, TestNode, WAIT, cluster, config, session_at};
+use crate::common::{NodeConfig, PLACE, TestNode, WAIT, cluster, config, session_at};
 use elver::{
     AccessFlags, Completed, Gid, Mr, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
     Session, Vqp, VqpOptions, Wc, WcOpcode, WcStatus,
@@ -265,7 +265,7 @@ fn a_ring_whose_memory_vanishes_is_told_to_its_sender() {
 /// Who says what makes no sense is told why, and counted; the next one is served.
 #[test]
 fn a_listener_refuses_what_does_not_fit() {
-    let node = TestNode::start(config(27, 1));
+    let node = TestNode::start(PLACE.alone(27));
     let session = session_at(&node);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let port = listener.port();
@@ -327,7 +327,7 @@ fn a_listener_refuses_what_does_not_fit() {
 /// What answers may be of another version, or nothing of the kind.
 #[test]
 fn who_connects_is_told_what_answers() {
-    let node = TestNode::start(config(28, 1));
+    let node = TestNode::start(PLACE.alone(28));
     let session = session_at(&node);
     let bound = session.create_vqp(VqpOptions::default()).unwrap();
     let port = bound.qbind(0).unwrap();
@@ -417,7 +417,7 @@ fn a_peer_may_greet_again_when_its_end_is_gone() {
 /// the pair was given up.
 #[test]
 fn a_pair_that_stands_is_not_refused_for_its_listener_that_has_gone() {
-    let node = TestNode::start(config(117, 1));
+    let node = TestNode::start(PLACE.alone(117));
     let session = session_at(&node);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let port = listener.port();
@@ -517,7 +517,7 @@ fn a_peer_that_offers_without_end_leaves_places_to_others() {
 /// Nobody takes the completion of a refusal, which would keep the listener's session from sleeping.
 #[test]
 fn who_is_refused_lets_the_listener_sleep() {
-    let node = TestNode::start(config(80, 1));
+    let node = TestNode::start(PLACE.alone(80));
     let session = session_at(&node);
     let options = ListenerOptions { application: 1, ..ListenerOptions::default() };
     let listener = Listener::bind(&session, 0, options).unwrap();

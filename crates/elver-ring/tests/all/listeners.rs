@@ -143,6 +143,11 @@ fn a_task_that_is_woken_while_a_pair_is_answered_may_accept_it() {
     AT_ONCE.take();
 }
 
+/// Of who is to find that a node stands still, while that does not take the test long.
+fn shortly_patient() -> SessionOptions {
+    SessionOptions { patience: Duration::from_secs(2), ..SessionOptions::default() }
+}
+
 /// All that came together was lost behind the first for whose successor there was no room: who had sent it waited for a second,
 /// and then lost the offer.
 #[test]
@@ -150,7 +155,7 @@ fn what_came_to_a_node_that_stands_still_is_answered_when_it_goes_on() {
     const OFFERS: usize = 60;
     // For half as many receives as there are offers.
     let layout = Layout { receive_slots: 32, ..Layout::default() };
-    let options = SessionOptions { layout, ..SessionOptions::default() };
+    let options = SessionOptions { layout, ..shortly_patient() };
     let options = [options, SessionOptions::default()];
     at_one_that_stands(config(114, 1), options, |[session, others], stands| {
         let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
@@ -181,7 +186,7 @@ fn a_greeting_that_was_kept_is_asked_for(
     group: u8,
     accept: impl FnOnce(&Session, &Listener) -> Result<Ends, Error>,
 ) {
-    let options = [SessionOptions::default(); 2];
+    let options = [shortly_patient(); 2];
     at_one_that_stands(config(group, 1), options, |[session, others], stands| {
         let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
         let mut offered = [offer(&others, &listener)];

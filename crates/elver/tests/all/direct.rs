@@ -9,11 +9,11 @@ use elver::{
 };
 use elver_testkit::{Launch, Role, copy, is_root, role};
 
-use crate::common::{ALL, TestNode, WAIT, alone_config, completion, run, session_at, succeeds, wr};
+use crate::common::{ALL, PLACE, TestNode, WAIT, completion, run, session_at, succeeds, wr};
 
 /// A node that lets processes reach memory themselves, or not.
 fn node(group: u8, is_direct: bool) -> TestNode {
-    let mut config = alone_config(group);
+    let mut config = PLACE.alone(group);
     config.direct.enabled = is_direct;
     TestNode::start(config)
 }

@@ -20,16 +20,9 @@ pub fn config(group: u8, host: u8) -> Config {
     PLACE.config(group, host)
 }
 
-/// A node without peers: nobody is waited for who may be slow to acknowledge, and regions go the sooner.
+/// A node as [`Place::alone`].
 pub fn alone(group: u8) -> TestNode {
-    TestNode::start(alone_config(group))
-}
-
-/// The configuration of [`alone`].
-pub fn alone_config(group: u8) -> Config {
-    let mut config = config(group, 1);
-    config.pool.timeout = 12;
-    config
+    TestNode::start(PLACE.alone(group))
 }
 
 /// As [`Place::cluster`].
