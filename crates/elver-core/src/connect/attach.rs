@@ -138,16 +138,19 @@ impl<D: Device> Core<D> {
         vqp.watched = Watched::Unknown;
         let [before, behind] = core::mem::take(&mut vqp.beside);
         let Some(peer) = vqp.peer.take() else { return };
-        let Some(entry) = self.peers.get_mut(peer) else { return };
+        let Some(entry) = self.peers.get_mut(peer) else {
+            return bug!("the peer of a VQP is gone");
+        };
         count_off!(entry.vqps, 1);
         if entry.last_vqp == id.into() {
             entry.last_vqp = behind;
         }
-        if let Some(vqp) = before.get().and_then(|before| self.vqps.get_mut(before)) {
-            vqp.beside[1] = behind;
-        }
-        if let Some(vqp) = behind.get().and_then(|behind| self.vqps.get_mut(behind)) {
-            vqp.beside[0] = before;
+        for (neighbour, side, other) in [(before, 1, behind), (behind, 0, before)] {
+            let Some(neighbour) = neighbour.get() else { continue };
+            match self.vqps.get_mut(neighbour) {
+                Some(vqp) => vqp.beside[side] = other,
+                None => bug!("a VQP that is gone stands in its peer's list"),
+            }
         }
         self.peers.rest(peer);
     }

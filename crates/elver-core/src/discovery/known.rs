@@ -28,7 +28,10 @@ impl<D: Device> Core<D> {
 
     /// Whether a peer that has a spare place may be in use: others give way.
     pub(crate) fn takes_place(&mut self, peer: PeerId) -> bool {
-        let Some(entry) = self.peers.get_mut(peer) else { return false };
+        let Some(entry) = self.peers.get_mut(peer) else {
+            bug!("a peer that is gone takes a place");
+            return false;
+        };
         // It is not the one that does.
         entry.pins += 1;
         while self.peers.is_spare(peer)
@@ -65,8 +68,13 @@ impl<D: Device> Core<D> {
         Some(peer)
     }
 
+    /// The GID of a peer that is known.
     pub(crate) fn gid_of(&self, peer: PeerId) -> Gid {
-        self.peers.get(peer).map(|peer| peer.gid).unwrap_or_default()
+        let Some(entry) = self.peers.get(peer) else {
+            bug!("a peer that is gone is named");
+            return Gid::default();
+        };
+        entry.gid
     }
 
     /// The address handle of a peer, made if need be.

@@ -33,6 +33,7 @@ impl<D: Device> Core<D> {
         // The region is looked up now: a receive may outlive it.
         let Ok(slot) = mrs.check(vqp.client, &mut vqp.local, &sge, true) else { return false };
         let (Some(mr), Some(client)) = (mrs.of(slot), clients.get_mut(vqp.client)) else {
+            bug!("a region that was checked, or the client of a VQP, is gone");
             return false;
         };
         let (at, length) = (sge.addr - mr.info.addr, u64::from(header.length));

@@ -108,7 +108,9 @@ impl MrLookups {
 
     /// The look-up of a region waits for its turn anew.
     pub(crate) fn enqueue(&mut self, region: Region) {
-        let Some(mr) = self.under_way.get_mut(&region) else { return };
+        let Some(mr) = self.under_way.get_mut(&region) else {
+            return bug!("a look-up that has ended waits anew");
+        };
         mr.stage = Stage::Queued;
         mr.turns_of = alloc::vec![mr.account];
         self.turns.push(mr.account, region);

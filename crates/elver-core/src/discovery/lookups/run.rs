@@ -81,7 +81,7 @@ impl<D: Device> Core<D> {
             if self.serves(first) {
                 self.lookups.nodes.pass();
                 self.stats.lookups += 1;
-                let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
+                let gid = self.gid_of(peer);
                 let found = self.served_record(gid).ok_or(ConnectError::NoSuchNode { gid });
                 self.look_up_ended(peer, found);
                 continue;
@@ -142,7 +142,7 @@ impl<D: Device> Core<D> {
             self.pool.reads.give(buffer);
             return false;
         };
-        let gid = self.peers.get(peer).map(|entry| entry.gid).unwrap_or_default();
+        let gid = self.gid_of(peer);
         let begun = Lookup::new(&nodes, &gid.0).ok().and_then(|lookup| {
             let read = lookup.read();
             let work = Work::Read { remote: read.remote, length: read.len, buffer };
