@@ -79,7 +79,7 @@ impl Ringer {
                 let bytes = waking(self.bell);
                 let (op, payload) = (SendOp::Send, Payload::Inline(&bytes[..]));
                 let wr = SendWr { wr_id: sent, op, flags, payload, dest: None };
-                let rung = vqp.post_send(&[wr]).is_ok();
+                let rung = vqp.try_post_send(&[wr]).is_ok();
                 (rung, Way::There(vqp, if rung { next } else { sent }))
             }
             way => (false, way),
@@ -107,9 +107,14 @@ impl Ringer {
 
     /// The VQP goes: what was under way on it may have arrived or not.
     fn lose(&self) -> Way {
+        self.lose_for(AGAIN)
+    }
+
+    fn lose_for(&self, pause: Duration) -> Way {
         self.lost.set(self.lost.get() + 1);
         self.owed.set(true);
-        Way::Lost(Instant::now() + AGAIN)
+        let now = Instant::now();
+        Way::Lost(now.checked_add(pause).unwrap_or(now + AGAIN))
     }
 
     fn connect(&self) {
@@ -121,6 +126,10 @@ impl Ringer {
         });
         self.way.set(match asked {
             Ok((vqp, asked)) => Way::Asked(vqp, asked),
+            // The node stands still: who asked it waits for that half of the time at most.
+            Err(elver::Error::Silent | elver::Error::TimedOut) => {
+                self.lose_for(self.session.patience())
+            }
             Err(_) => self.lose(),
         });
         // Whoever posts a pointer may not come back soon.

@@ -163,14 +163,36 @@ impl<C: Carrier> Sender<C> {
     /// As [`Sender::flush`].
     #[inline]
     pub fn flush_if_idle(&mut self) -> Result<(), Error> {
+        if self.is_idle()? { self.flush() } else { Ok(()) }
+    }
+
+    /// As [`Sender::flush_if_idle`], but waits for no room below, as [`Sender::begin_flush`].
+    ///
+    /// # Errors
+    /// As [`Sender::flush`].
+    #[inline]
+    pub fn begin_flush_if_idle(&mut self) -> Result<(), Error> {
+        if self.is_idle()? { self.begin_flush() } else { Ok(()) }
+    }
+
+    /// Whether no batch is on its way.
+    #[inline]
+    fn is_idle(&mut self) -> Result<bool, Error> {
         if self.protocol.is_in_flight() {
             self.carrier.poll()?;
             self.protocol.advanced(self.carrier.advances());
-            if self.protocol.is_in_flight() {
-                return Ok(());
-            }
         }
-        self.flush()
+        Ok(!self.protocol.is_in_flight())
+    }
+
+    /// Takes in what the receiver has told of the ring, without a look at anything else: that it reads no more, above all.
+    ///
+    /// # Errors
+    /// [`Error::Fault`].
+    #[inline]
+    pub fn hear(&mut self) -> Result<(), Error> {
+        self.protocol.head_is(self.carrier.word(Cell::Head))?;
+        Ok(())
     }
 
     /// Bytes of the longest message that there is room for now; none if the ring is full.
@@ -210,23 +232,31 @@ impl<C: Carrier> Sender<C> {
     /// # Errors
     /// As [`Sender::flush`]; [`Error::Deaf`] if it stopped reading before; [`Error::TimedOut`].
     pub fn finish(&mut self, at_most: Option<Duration>) -> Result<(), Error> {
-        self.protocol.end();
-        self.drive()?;
+        self.begin_end()?;
         let mut pause = Pause::new(at_most);
-        loop {
-            // A receiver that has read the end may be gone right behind its last word.
-            let polled = self.poll();
-            // What the other half has still to say then goes to nobody.
-            let is_told = !self.is_held_up() || (polled.is_err() && self.protocol.due().is_none());
-            if self.protocol.is_drained() && is_told {
-                return Ok(());
-            }
-            polled?;
-            match self.protocol.reserve(0) {
-                Err(Refused::Ended) => {}
-                refused => return Err(refused.err().map_or(Error::Ended, Error::from)),
-            }
+        while !self.has_finished()? {
             self.carrier.rest(&mut pause)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the receiver has read everything and the end is on its way, for who has ended ([`Sender::begin_end`]) and does
+    /// not wait.
+    ///
+    /// # Errors
+    /// As [`Sender::finish`], but for the time; [`Error::Ended`] of one that was not ended.
+    pub fn has_finished(&mut self) -> Result<bool, Error> {
+        // A receiver that has read the end may be gone right behind its last word.
+        let polled = self.poll();
+        // What the other half has still to say then goes to nobody.
+        let is_told = !self.is_held_up() || (polled.is_err() && self.protocol.due().is_none());
+        if self.protocol.is_drained() && is_told {
+            return Ok(true);
+        }
+        polled?;
+        match self.protocol.reserve(0) {
+            Err(Refused::Ended) => Ok(false),
+            refused => Err(refused.err().map_or(Error::Ended, Error::from)),
         }
     }
 

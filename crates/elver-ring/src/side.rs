@@ -32,7 +32,7 @@ impl Side {
         let flags = if is_signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let payload = Payload::Inline(WAKING);
         let wr = SendWr { wr_id: number, op: SendOp::Send, flags, payload, dest: None };
-        let rung = self.vqp.post_send(&[wr]).is_ok();
+        let rung = self.vqp.try_post_send(&[wr]).is_ok();
         if rung {
             self.sent.set(number);
             self.signalled.set(self.signalled.get() + u64::from(is_signalled));

@@ -36,6 +36,7 @@ impl Link {
 
     /// Ends both directions, and waits for nothing: [`Link::is_settled`] goes on with it.
     pub(crate) fn begin_close(&mut self) {
+        self.wire().hurry();
         // Whoever is gone needs not hear of it.
         let _ = self.outgoing.0.begin_end();
         let _ = self.incoming.begin_stop();

@@ -106,7 +106,7 @@ pub struct Server {
     connections: Vec<Connection>,
     /// Those that are over, and since when: what was said to them last may be under way. Their rings count as their nodes'
     /// as long as they are here.
-    closing: Vec<(Connection, Instant)>,
+    closing: Vec<(Leaving, Instant)>,
     common: Common,
     answers: mpsc::Receiver<Late>,
     next_client: u64,
@@ -233,7 +233,9 @@ impl Server {
     /// [`Code::Unavailable`]: the node is gone. What clients do ends no more than their connection.
     pub fn poll(&mut self) -> Result<bool, Error> {
         let mut busy = false;
-        while let Some(ends) = self.listener.try_accept().map_err(Error::of_ring)? {
+        // So many at a time: whoever comes and goes without an end keeps nobody from his answers.
+        for _ in 0..ACCEPTS_AT_ONCE {
+            let Some(ends) = self.listener.try_accept().map_err(Error::of_ring)? else { break };
             busy = true;
             self.accept(Link::new(ends));
         }
@@ -266,9 +268,11 @@ impl Server {
         Ok(busy)
     }
 
-    fn accept(&mut self, link: Link) {
+    fn accept(&mut self, mut link: Link) {
         let Some(callee) = callee(&link, self.options.limits, self.options.group) else {
             self.counters.refused += 1;
+            link.begin_close();
+            self.closing.push((Leaving::Unserved(link), Instant::now()));
             return;
         };
         self.next_client += 1;
@@ -290,7 +294,7 @@ impl Server {
     /// Ends a connection. Nobody else waits until its peer has heard of it.
     fn close(&mut self, mut connection: Connection) {
         connection.begin_close();
-        self.closing.push((connection, Instant::now()));
+        self.closing.push((Leaving::Client(Box::new(connection)), Instant::now()));
     }
 
     fn answer(&mut self, late: Late) {
@@ -370,6 +374,8 @@ impl Server {
     }
 }
 
+/// Connections that are accepted in a round.
+const ACCEPTS_AT_ONCE: usize = 16;
 /// The longest sleep.
 const LONGEST: Duration = Duration::from_millis(250);
 /// The longest while something waits for room below, or for its arrival.
@@ -381,12 +387,28 @@ const LATE: Duration = Duration::from_millis(1);
 /// While a connection back is being made, whose end ends no wait.
 const ANSWERING: Duration = Duration::from_millis(1);
 
+/// Who hears of the end of its connection, and is waited for a little.
+enum Leaving {
+    Client(Box<Connection>),
+    /// Its rings are too short for any frame.
+    Unserved(Link),
+}
+
+impl Leaving {
+    fn is_settled(&mut self) -> bool {
+        match self {
+            Leaving::Client(connection) => connection.is_settled(),
+            Leaving::Unserved(link) => link.is_settled(),
+        }
+    }
+}
+
 impl Drop for Server {
     /// Its clients hear of its end, all at once: those that let nothing through are waited for together.
     fn drop(&mut self) {
         for mut connection in self.connections.drain(..) {
             connection.begin_close();
-            self.closing.push((connection, Instant::now()));
+            self.closing.push((Leaving::Client(Box::new(connection)), Instant::now()));
         }
         loop {
             self.closing

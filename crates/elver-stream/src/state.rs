@@ -29,6 +29,8 @@ pub(crate) struct State {
     sender: Sender<Wire>,
     receiver: Receiver<Wire>,
     pub(crate) nodelay: bool,
+    /// What is let out waits a little for room below, where that is short.
+    pub(crate) may_wait: bool,
     /// Longest part of a write that is a message of its own: as long as what goes out at once.
     piece_bytes_max: usize,
     reads_no_more: bool,
@@ -50,6 +52,7 @@ impl State {
             sender,
             receiver,
             nodelay,
+            may_wait: true,
             piece_bytes_max,
             reads_no_more: false,
             is_abandoned: false,
@@ -124,6 +127,8 @@ impl State {
     #[inline]
     pub(crate) fn try_write(&mut self, bufs: &[IoSlice<'_>]) -> Result<Option<usize>, Error> {
         let wanted: usize = bufs.iter().map(|buf| buf.len()).sum();
+        // That the peer reads no more is known where it has told so, and not only once the ring is full.
+        self.sender.hear()?;
         let mut source = Source { bufs, at: 0 };
         let mut written = 0;
         while written < wanted {
@@ -140,7 +145,12 @@ impl State {
             self.counters.full += 1;
             return Ok(None);
         }
-        let told = if self.nodelay { self.sender.flush() } else { self.sender.flush_if_idle() };
+        let told = match (self.nodelay, self.may_wait) {
+            (true, true) => self.sender.flush(),
+            (true, false) => self.sender.begin_flush(),
+            (false, true) => self.sender.flush_if_idle(),
+            (false, false) => self.sender.begin_flush_if_idle(),
+        };
         match told {
             // It was taken all the same, and goes out later.
             Err(Error::Carrier(elver::Error::Interrupted | elver::Error::Woken)) => {}
@@ -209,11 +219,20 @@ impl State {
 
     /// Who waits lets out what was written; whatever is wrong, the wait says it.
     pub(crate) fn send_all(&mut self) {
-        let _ = self.sender.flush();
+        let _ = self.let_out();
     }
 
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
-        self.sender.flush().map_err(|error| self.reason(error))
+        self.let_out().map_err(|error| self.reason(error))
+    }
+
+    fn let_out(&mut self) -> Result<(), Error> {
+        if self.may_wait { self.sender.flush() } else { self.sender.begin_flush() }
+    }
+
+    /// Whether something that was let out finds no room below, and goes by a later call.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.sender.is_held_up()
     }
 
     /// Whether a read would not wait.
@@ -255,11 +274,13 @@ impl State {
     }
 
     pub(crate) fn end(&mut self) -> Result<(), Error> {
-        self.sender.end().map_err(|error| self.reason(error))
+        let ended = if self.may_wait { self.sender.end() } else { self.sender.begin_end() };
+        ended.map_err(|error| self.reason(error))
     }
 
     /// Ends both directions, and waits for no room below: [`State::is_settled`] goes on with it.
     pub(crate) fn begin_close(&mut self) {
+        self.wire().hurry();
         if self.is_abandoned {
             return;
         }
@@ -285,7 +306,16 @@ impl State {
     }
 
     pub(crate) fn finish(&mut self, at_most: Option<Duration>) -> Result<(), Error> {
-        self.sender.finish(at_most).map_err(|error| self.reason(error))
+        self.sender.begin_end().map_err(|error| self.reason(error))?;
+        let mut pause = Pause::new(at_most);
+        while !self.sender.has_finished().map_err(|error| self.reason(error))? {
+            // The peer may wait for room of which it was not told, and read nothing before. What is wrong with what comes is
+            // no matter of what goes.
+            let _ = self.receiver.poll();
+            let rested = self.wire().rest(&mut pause);
+            rested.map_err(|error| self.reason(error))?;
+        }
+        Ok(())
     }
 }
 

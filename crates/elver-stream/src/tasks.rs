@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::Shutdown;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -13,6 +12,7 @@ use elver::tokio::AsyncSession;
 use elver_ring::{Error, Pause, Wire};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::state::State;
 use crate::{Connecting, Listener, Options, Stream, error};
 
 /// A [`Stream`] that tasks read and write. As its session it belongs to one thread: a current-thread runtime,
@@ -33,6 +33,7 @@ impl AsyncStream {
     /// Takes a stream of this session's. What was set for its waits has no meaning any more.
     pub fn new(stream: Stream, session: &Rc<AsyncSession>) -> AsyncStream {
         let session = session.clone();
+        stream.state().may_wait = false;
         AsyncStream { stream, session, reading: Wait::none(), writing: Wait::none() }
     }
 
@@ -57,6 +58,8 @@ impl AsyncStream {
 
     /// The stream alone.
     pub fn into_inner(self) -> Stream {
+        let nonblocking = self.stream.is_nonblocking();
+        self.stream.set_nonblocking(nonblocking);
         self.stream
     }
 }
@@ -68,6 +71,25 @@ impl Listener {
     /// As [`Listener::try_accept`].
     pub async fn accept_async(&self, session: &Rc<AsyncSession>) -> io::Result<AsyncStream> {
         Ok(AsyncStream::new(self.next(session).await?, session))
+    }
+}
+
+impl AsyncStream {
+    /// Lets out what was written, and waits while there is no room below for all of it: nobody else may come by.
+    fn let_out(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut begin: impl FnMut(&mut State) -> Result<(), Error>,
+    ) -> Poll<io::Result<()>> {
+        let AsyncStream { stream, session, writing, .. } = self;
+        writing.until(stream, session, cx, |stream| {
+            let mut state = stream.state();
+            begin(&mut state)?;
+            if state.is_held_up() {
+                state.tell_room()?;
+            }
+            Ok((!state.is_held_up()).then_some(()))
+        })
     }
 }
 
@@ -122,12 +144,16 @@ impl AsyncWrite for AsyncStream {
         true
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.stream.state().flush().map_err(error::of))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().let_out(cx, State::flush)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.stream.shutdown(Shutdown::Write))
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().let_out(cx, |state| match state.end() {
+            // Who reads no more needs not hear of the end.
+            Err(Error::Deaf) => Ok(()),
+            ended => ended,
+        })
     }
 }
 
@@ -147,13 +173,13 @@ impl Wait {
     }
 
     /// Looks; rests if nothing is there.
-    fn until(
+    fn until<T>(
         &mut self,
         stream: &Stream,
         session: &Rc<AsyncSession>,
         cx: &mut Context<'_>,
-        mut look: impl FnMut(&Stream) -> Result<Option<usize>, Error>,
-    ) -> Poll<io::Result<usize>> {
+        mut look: impl FnMut(&Stream) -> Result<Option<T>, Error>,
+    ) -> Poll<io::Result<T>> {
         // One that always finds something lets others run all the same.
         let turn = ready!(tokio::task::coop::poll_proceed(cx));
         let found = look(stream).transpose();

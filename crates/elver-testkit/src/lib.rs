@@ -16,6 +16,7 @@ mod examples;
 mod libraries;
 mod nodes;
 mod process;
+mod standing;
 mod wait;
 
 pub use allocations::{Count, Counting, allocations};
@@ -23,4 +24,5 @@ pub use examples::Examples;
 pub use libraries::{handler_library, python_module};
 pub use nodes::{Place, TestNode, impatient};
 pub use process::{Launch, Process, Role, copy, is_root, role, stay};
+pub use standing::Standing;
 pub use wait::{PATIENCE, WAIT, hears_within_a_second, wait_for};

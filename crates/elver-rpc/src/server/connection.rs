@@ -27,6 +27,8 @@ pub(super) struct Connection {
     callee: Callee,
     work: Work,
     clock: Instant,
+    /// Its calls have deadlines, so that the time is looked at behind each that was done.
+    has_deadlines: bool,
     pub(super) pause: Option<Pause>,
 }
 
@@ -62,7 +64,16 @@ impl Connection {
     pub(super) fn new(client: u64, link: Link, callee: Callee) -> Connection {
         let clock = Instant::now();
         let node = link.wire().peer();
-        Connection { client, node, link, callee, work: Work::default(), clock, pause: None }
+        Connection {
+            client,
+            node,
+            link,
+            callee,
+            work: Work::default(),
+            clock,
+            has_deadlines: false,
+            pause: None,
+        }
     }
 
     /// A connection of which nothing is taken.
@@ -116,12 +127,15 @@ impl Connection {
 
     /// Takes in what has come, and sends what there is: whether there was anything. An error is the end.
     pub(super) fn round(&mut self, common: &mut Common) -> Result<bool, Ended> {
-        let now_us = self.clock.elapsed().as_micros() as u64;
+        let mut now_us = self.now_us();
         let mut came = false;
         for _ in 0..FRAMES_AT_ONCE {
             let Some(len) = self.link.incoming.try_next()? else { break };
             came = true;
             self.take(now_us, len, common)?;
+            if self.has_deadlines || self.callee.next_deadline().is_some() {
+                now_us = self.now_us();
+            }
         }
         let (work, callee) = (&mut self.work, &mut self.callee);
         callee.handle_time(now_us, |call| work.forget(call));
@@ -138,6 +152,10 @@ impl Connection {
             return Err(Ended);
         }
         Ok(came)
+    }
+
+    fn now_us(&self) -> u64 {
+        self.clock.elapsed().as_micros() as u64
     }
 
     fn take(&mut self, now_us: u64, len: usize, common: &mut Common) -> Result<(), Ended> {
@@ -163,6 +181,7 @@ impl Connection {
                 answer(&mut self.callee, now_us, call, written, &common.reply, outgoing)?;
             }
             Some(Event::Call { call, method, deadline_us, uploads, message }) => {
+                self.has_deadlines |= deadline_us.is_some();
                 let deadline = deadline_us.and_then(|deadline_us| {
                     self.clock.checked_add(Duration::from_micros(deadline_us))
                 });

@@ -12,6 +12,7 @@ use elver_rpc::{
     Client, ClientOptions, Code, Executed, Limits, Method, Responder, Server, ServerOptions, Sink,
     Source, Status,
 };
+use elver_testkit::wait_for;
 
 const ADD: Method<(u64, u64), u64> = Method::new(1, "test.Add");
 const ECHO: Method<Vec<u8>, Vec<u8>> = Method::new(2, "test.Echo");
@@ -403,6 +404,41 @@ fn nobody_at_a_port_is_unavailable() {
     (short.ring.there.alpha, short.ring.there.beta, short.ring.there.gamma) = (1, 1, 2);
     let error = connect(serving.port, short).unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+}
+
+/// Its end was dropped where it was found, which waits for a second if the client's node acknowledges nothing: all others
+/// waited with it.
+#[test]
+fn a_client_whose_rings_are_too_short_is_let_go_beside_the_others() {
+    let node = TestNode::start(config(110, 1));
+    let (session, theirs) = (session_at(&node), session_at(&node));
+    let mut server = Server::bind(&session, 0, ServerOptions::default()).unwrap();
+    let short = elver_ring::Config {
+        slots: 2,
+        slot_bytes: 64,
+        alpha: 1,
+        beta: 1,
+        gamma: 2,
+        ..elver_ring::Config::default()
+    };
+    let options = elver_ring::Options {
+        back: short,
+        application: elver_rpc::APPLICATION,
+        ..elver_ring::Options::default()
+    };
+    let mut connecting =
+        elver_ring::Connecting::start(&theirs, node.gid, server.port(), options).unwrap();
+    let ends = wait_for("an end of it", || {
+        let came = connecting.poll();
+        server.poll().unwrap();
+        let counters = server.counters();
+        (counters.refused == 1).then(|| (counters.closing, came.is_ok()))
+    });
+    assert_eq!(ends, (1, true), "it is said goodbye to while others are served");
+    wait_for("the goodbye", || {
+        server.poll().unwrap();
+        (server.counters().closing == 0).then_some(())
+    });
 }
 
 #[test]

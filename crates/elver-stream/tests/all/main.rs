@@ -5,6 +5,7 @@ mod common;
 mod deaths;
 mod descriptor;
 mod examples;
+mod halts;
 mod hostile;
 mod streams;
 mod tasks;

@@ -2,11 +2,10 @@
 
 use std::sync::mpsc;
 
-use elver::node::Node;
 pub use elver::node::config::Config as NodeConfig;
 use elver::{Session, SessionOptions};
 use elver_ring::{Ends, Listener, ListenerOptions, Options, connect};
-use elver_testkit::Place;
+use elver_testkit::{Place, Standing};
 
 pub use elver_testkit::{TestNode, WAIT};
 
@@ -66,64 +65,16 @@ pub fn pair_of(
     });
 }
 
-/// A node that stands still when it is told to.
-pub struct Stands {
-    tell: mpsc::Sender<mpsc::Receiver<()>>,
-    said: mpsc::Receiver<()>,
-}
-
-impl Stands {
-    /// Has it stand still until this is dropped.
-    pub fn still(&self) -> mpsc::Sender<()> {
-        let (go_on, goes_on) = mpsc::channel();
-        self.tell.send(goes_on).unwrap();
-        self.said.recv().unwrap();
-        go_on
-    }
-
-    /// Has it go for good where it stands.
-    pub fn go(&self, still: mpsc::Sender<()>) {
-        still.send(()).unwrap();
-        self.said.recv().unwrap();
-    }
-}
-
 /// Sessions at a node that stands still when it is told to.
 pub fn at_one_that_stands(
     config: NodeConfig,
     options: [SessionOptions; 2],
-    test: impl FnOnce([Session; 2], &Stands),
+    test: impl FnOnce([Session; 2], &Standing),
 ) {
-    let (give, given) = mpsc::channel();
-    let (tell, told) = mpsc::channel::<mpsc::Receiver<()>>();
-    let (say, said) = mpsc::channel();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut node = Node::embedded(config).unwrap();
-            give.send([(); 2].map(|()| node.connect().unwrap())).unwrap();
-            loop {
-                node.poll();
-                match told.try_recv() {
-                    Ok(goes_on) => {
-                        say.send(()).unwrap();
-                        if goes_on.recv().is_ok() {
-                            break;
-                        }
-                    }
-                    Err(mpsc::TryRecvError::Empty) => {}
-                    Err(mpsc::TryRecvError::Disconnected) => break,
-                }
-                std::thread::yield_now();
-            }
-            drop(node);
-            let _ = say.send(());
-        });
-        let stands = Stands { tell, said };
-        let [one, other] = given.recv().unwrap();
-        let sessions =
-            [Session::over(one, options[0]).unwrap(), Session::over(other, options[1]).unwrap()];
-        test(sessions, &stands);
-    });
+    let (stands, [one, other]) = Standing::start(config);
+    let sessions =
+        [Session::over(one, options[0]).unwrap(), Session::over(other, options[1]).unwrap()];
+    test(sessions, &stands);
 }
 
 /// What a message has in it.
