@@ -1,8 +1,9 @@
 //! Closing a session without waiting: it is begun, and over once the node has said goodbye or is gone.
 
+use std::cell::Cell;
 use std::time::Duration;
 
-use crate::wait::Wait;
+use crate::wait::{Silence, Wait};
 use crate::{Error, Session};
 
 /// A session that is being closed ([`Session::close_start`]).
@@ -10,11 +11,13 @@ use crate::{Error, Session};
 pub struct Closing {
     session: Session,
     request: u32,
+    /// Of all waits for it together.
+    silence: Cell<Silence>,
 }
 
 impl Closing {
     pub(crate) fn begun(session: &Session, request: u32) -> Closing {
-        Closing { session: session.clone(), request }
+        Closing { session: session.clone(), request, silence: Cell::default() }
     }
 
     /// Whether the node has nothing left of the session.
@@ -36,9 +39,10 @@ impl Closing {
     /// # Errors
     /// As [`Session::close`] and [`Session::wait_ready`].
     pub fn wait(&self, at_most: Option<Duration>) -> Result<(), Error> {
-        let wait = Wait::endable(at_most).of_an_answer();
+        let mut wait = Wait::endable(at_most).of_an_answer(self.silence.get());
         let mut inner = self.session.inner.borrow_mut();
-        let ended = inner.wait(wait, |inner| inner.ended(self.request));
+        let ended = inner.wait_on(&mut wait, |inner| inner.ended(self.request));
+        self.silence.set(wait.silence());
         is_over(ended.and_then(|ended| ended.map(|_| true))).map(drop)
     }
 }

@@ -1,10 +1,11 @@
+use std::cell::Cell;
 use std::time::Duration;
 
 use elver_portal::{Command, ConnectOptions, Via};
 use elver_verbs::Gid;
 
 use crate::inner::{Outcome, UNEXPECTED};
-use crate::wait::Wait;
+use crate::wait::{Silence, Wait};
 use crate::{Error, Session};
 
 /// A connect that is going on, or has ended. Dropped, it goes on, and connects its VQP unasked.
@@ -12,12 +13,14 @@ use crate::{Error, Session};
 pub struct Connecting {
     session: Session,
     request: u32,
+    /// Of all waits for it together.
+    silence: Cell<Silence>,
 }
 
 impl Connecting {
     /// A connect that is under way already.
     pub(crate) fn begun(session: &Session, request: u32) -> Connecting {
-        Connecting { session: session.clone(), request }
+        Connecting { session: session.clone(), request, silence: Cell::default() }
     }
 
     pub(crate) fn begin(
@@ -35,7 +38,7 @@ impl Connecting {
         let is_own_node = gid == inner.link.welcome.gid;
         let request = inner.ask_connect(vqp, is_own_node, &command)?;
         drop(inner);
-        Ok(Connecting { session: session.clone(), request })
+        Ok(Connecting::begun(session, request))
     }
 
     /// How the connect ended, if it has; the same each time.
@@ -55,8 +58,10 @@ impl Connecting {
     /// As [`Connecting::poll`] and [`Session::wait_ready`].
     pub fn wait(&self, at_most: Option<Duration>) -> Result<Via, Error> {
         let mut inner = self.session.inner.borrow_mut();
-        via(inner
-            .wait(Wait::endable(at_most).of_an_answer(), |inner| inner.ended(self.request))??)
+        let mut wait = Wait::endable(at_most).of_an_answer(self.silence.get());
+        let ended = inner.wait_on(&mut wait, |inner| inner.ended(self.request));
+        self.silence.set(wait.silence());
+        via(ended??)
     }
 }
 

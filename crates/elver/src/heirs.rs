@@ -14,7 +14,7 @@ use elver_verbs::{AccessFlags, Gid};
 
 use crate::fork::generation;
 use crate::inner::{Inner, Late, Outcome, UNEXPECTED};
-use crate::wait::Wait;
+use crate::wait::{Silence, Wait};
 use crate::{Destination, Error, Mr, Session, SessionOptions, Vqp};
 
 /// Why a node that was not found by a path prepares nothing.
@@ -195,7 +195,7 @@ impl Session {
         let mut inner = self.inner.borrow_mut();
         let request = heirs.name_all(&mut inner);
         drop(inner);
-        Ok(Preparing { request: request?, heirs: Some(heirs) })
+        Ok(Preparing { request: request?, silence: Cell::default(), heirs: Some(heirs) })
     }
 }
 
@@ -203,6 +203,8 @@ impl Session {
 #[derive(Debug)]
 pub struct Preparing {
     request: u32,
+    /// Of all waits for it together.
+    silence: Cell<Silence>,
     /// None once they are there.
     heirs: Option<Heirs>,
 }
@@ -226,9 +228,11 @@ impl Preparing {
     /// As [`Session::prepare`] and [`Session::wait_ready`].
     pub fn wait(&self, at_most: Option<Duration>) -> Result<(), Error> {
         let Some(heirs) = &self.heirs else { return Ok(()) };
-        let wait = Wait::endable(at_most).of_an_answer();
+        let mut wait = Wait::endable(at_most).of_an_answer(self.silence.get());
         let mut inner = heirs.parent.inner.borrow_mut();
-        inner.wait(wait, |inner| inner.ended(self.request))?.map(drop)
+        let ended = inner.wait_on(&mut wait, |inner| inner.ended(self.request));
+        self.silence.set(wait.silence());
+        ended?.map(drop)
     }
 
     /// Waits until all are there.

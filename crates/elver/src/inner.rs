@@ -205,6 +205,8 @@ pub(crate) struct Inner {
     late: VecDeque<Late>,
     /// It took nothing for as long as it may, and has said nothing since.
     is_unheard: bool,
+    /// How many replies it gave.
+    heard: u64,
     /// Pieces of the arena that are free when the request is answered: the regions' deregistration.
     leaving: Vec<(u32, Piece)>,
     last_request: u32,
@@ -297,6 +299,7 @@ impl Inner {
             is_armed: false,
             late: VecDeque::new(),
             is_unheard: false,
+            heard: 0,
             leaving: Vec::new(),
             last_request: 0,
             last_cq: 0,

@@ -17,7 +17,8 @@ pub struct SessionOptions {
     pub end_on_signal: bool,
     /// How long a node may say nothing to who waits for its answer, before the call ends with [`crate::Error::Silent`]; and
     /// make no room for what it is given, before it ends with [`crate::Error::TimedOut`]. It does not bound what the
-    /// node was asked for, as long as the node runs. Ten seconds, unless said otherwise.
+    /// node was asked for, as long as the node runs; but for a goodbye at a node of an older version, which answers nothing behind
+    /// it. Tasks (the feature `tokio`) wait without it. Ten seconds, unless said otherwise.
     pub patience: Duration,
 }
 

@@ -266,8 +266,8 @@ impl Session {
     /// must be dropped before, or fails from here on.
     ///
     /// # Errors
-    /// [`Error::Forked`] in a child of the process that opened it. [`Error::Silent`] if the node takes longer than
-    /// [`SessionOptions::patience`] for it: the session ends all the same.
+    /// [`Error::Forked`] in a child of the process that opened it. [`Error::Silent`] of a node that stands still, or
+    /// of one of an older version that takes longer than [`SessionOptions::patience`]: the session ends all the same.
     pub fn close(self) -> Result<(), Error> {
         match self.close_start() {
             Ok(closing) => closing.wait(None),

@@ -36,11 +36,15 @@ pub(crate) struct Wait {
 ///
 /// What was asked of it may take long, so that it is asked for something besides, in the middle, that it answers at once. Time
 /// in which this process did not run, and could have heard nothing, counts as one sleep.
-#[derive(Default)]
-struct Silence {
+///
+/// Who waits in several calls keeps it from one to the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Silence {
     lasted: Duration,
     /// It was asked for a sign.
     asked: bool,
+    /// How often it had said something by then.
+    heard: u64,
 }
 
 /// What a silence comes to.
@@ -73,19 +77,24 @@ impl Wait {
 
     /// A wait for what the node was asked: however long that takes, as long as the node says anything at all.
     pub(crate) fn for_an_answer() -> Wait {
-        Wait::new(None).of_an_answer()
+        Wait::new(None).of_an_answer(Silence::default())
     }
 
-    /// The same wait, for what the node was asked.
-    pub(crate) fn of_an_answer(self) -> Wait {
-        Wait { silence: Some(Silence::default()), ..self }
+    /// The same wait, for what the node was asked, after such a silence.
+    pub(crate) fn of_an_answer(self, silence: Silence) -> Wait {
+        Wait { silence: Some(silence), ..self }
     }
 
-    /// The node has said something.
+    /// How long the node has said nothing by now.
+    pub(crate) fn silence(&self) -> Silence {
+        self.silence.unwrap_or_default()
+    }
+
+    /// The node has said something so many times.
     #[inline]
-    pub(crate) fn heard(&mut self) {
-        if let Some(silence) = &mut self.silence {
-            *silence = Silence::default();
+    pub(crate) fn heard(&mut self, heard: u64) {
+        if let Some(silence) = self.silence.as_mut().filter(|silence| silence.heard != heard) {
+            *silence = Silence { heard, ..Silence::default() };
         }
     }
 
@@ -113,9 +122,16 @@ impl Wait {
         let looked = self.looked.replace(now);
         let sign = self.silence.as_mut().map_or(Sign::NotYet, |silence| {
             let gap = looked.map_or(Duration::ZERO, |looked| now - looked);
-            silence.lasts(gap.min(SLEEP_MAX), patience)
+            silence.lasts(gap.min(SLEEP_MAX).min(patience / 2), patience)
         });
         (looked, sign)
+    }
+
+    /// The node was asked for a sign, and has as long again for that.
+    pub(crate) fn asked(&mut self, patience: Duration) {
+        if let Some(silence) = &mut self.silence {
+            (silence.lasted, silence.asked) = (patience / 2, true);
+        }
     }
 
     pub(crate) fn is_endable(&self) -> bool {
@@ -141,15 +157,12 @@ impl Wait {
 impl Silence {
     fn lasts(&mut self, longer: Duration, patience: Duration) -> Sign {
         self.lasted += longer;
-        if self.asked {
-            return if self.lasted >= patience { Sign::None } else { Sign::NotYet };
+        match self.asked {
+            // Nor did it make room to be asked.
+            _ if self.lasted >= patience => Sign::None,
+            false if self.lasted >= patience / 2 => Sign::Ask,
+            _ => Sign::NotYet,
         }
-        if self.lasted < patience / 2 {
-            return Sign::NotYet;
-        }
-        // It has the other half for that.
-        (self.lasted, self.asked) = (patience / 2, true);
-        Sign::Ask
     }
 }
 
@@ -184,7 +197,11 @@ mod tests {
         let mut now = wait.looked.unwrap_or_else(Instant::now);
         let looks = gaps_ms.iter().map(|ms| {
             now += Duration::from_millis(*ms);
-            wait.look_at(now, PATIENCE).1
+            let sign = wait.look_at(now, PATIENCE).1;
+            if sign == Sign::Ask {
+                wait.asked(PATIENCE);
+            }
+            sign
         });
         looks.collect()
     }
@@ -204,10 +221,10 @@ mod tests {
     #[test]
     fn whatever_a_node_says_begins_the_time_anew() {
         let mut wait = Wait::for_an_answer();
-        for _ in 0..100 {
+        for times in 1..100 {
             let signs = signs(&mut wait, &[500; 19]);
             assert!(!signs.contains(&Sign::None), "{signs:?}");
-            wait.heard();
+            wait.heard(times);
         }
     }
 

@@ -81,12 +81,12 @@ impl Inner {
                 self.leaving.extend(piece.map(|piece| (request, piece)));
                 self.outcome(request, Wait::for_an_answer()).map(drop)
             }
-            // It was not told, and is later.
-            Err(error @ Error::TimedOut) => {
+            // It was not told, and is later: who waited for room has waited for long enough.
+            Err(error) => {
+                self.is_unheard |= matches!(error, Error::TimedOut);
                 self.let_go(Late::Region { lkey, piece });
                 Err(error)
             }
-            Err(error) => Err(error),
         }
     }
 
@@ -100,10 +100,14 @@ impl Inner {
     pub(crate) fn outcome(&mut self, request: u32, wait: Wait) -> Result<Outcome, Error> {
         match self.wait(wait, |inner| inner.take(request)) {
             Ok(outcome) => outcome,
-            Err(error) => {
-                self.abandon(request);
-                Err(error)
-            }
+            // The answer may have come just before what is wrong.
+            Err(error) => match self.take(request) {
+                Some(outcome) => outcome,
+                None => {
+                    self.abandon(request);
+                    Err(error)
+                }
+            },
         }
     }
 
@@ -168,6 +172,13 @@ impl Inner {
         command: &Command<'_>,
     ) -> Result<(), Error> {
         self.check_own()?;
+        // What was dropped goes first: it may be what a quota or a port is to be free of.
+        while !self.late.is_empty() {
+            self.tell_late()?;
+            if !self.late.is_empty() {
+                self.make_room(&mut wait)?;
+            }
+        }
         while !self.link.command(request, command)? {
             self.make_room(&mut wait)?;
         }

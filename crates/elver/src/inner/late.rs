@@ -87,10 +87,12 @@ impl Inner {
     #[cold]
     pub(super) fn tell_late(&mut self) -> Result<(), Error> {
         while let Some(late) = self.late.front() {
-            let request = next(&mut self.last_request);
-            if !self.link.command(request, &late.command())? {
+            // No number is used up while there is no room.
+            let mut request = self.last_request;
+            if !self.link.command(next(&mut request), &late.command())? {
                 break;
             }
+            self.last_request = request;
             if let Some(Late::Region { piece: Some(piece), .. }) = self.late.pop_front() {
                 self.leaving.push((request, piece));
             }

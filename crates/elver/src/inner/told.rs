@@ -21,6 +21,8 @@ impl Inner {
         let mut any = self.tell_done();
         while let Some(reply) = self.link.next()? {
             any = true;
+            self.is_unheard = false;
+            self.heard += 1;
             match reply {
                 Reply::Completion(completion) => {
                     if let Some(source) = completion.source
@@ -56,7 +58,6 @@ impl Inner {
             self.take_ways();
         }
         if any | self.link.took_waking() {
-            self.is_unheard = false;
             self.rouse();
         }
         if !self.late.is_empty() {
@@ -145,16 +146,25 @@ impl Inner {
     pub(crate) fn wait<R>(
         &mut self,
         mut wait: Wait,
+        done: impl FnMut(&mut Inner) -> Option<R>,
+    ) -> Result<R, Error> {
+        self.wait_on(&mut wait, done)
+    }
+
+    /// As [`Inner::wait`], for who looks at the wait behind it.
+    #[inline]
+    pub(crate) fn wait_on<R>(
+        &mut self,
+        wait: &mut Wait,
         mut done: impl FnMut(&mut Inner) -> Option<R>,
     ) -> Result<R, Error> {
         loop {
-            if self.poll()? {
-                wait.heard();
-            }
+            self.poll()?;
             if let Some(result) = done(self) {
                 return Ok(result);
             }
-            let slept = self.link.rest(&mut wait);
+            wait.heard(self.heard);
+            let slept = self.link.rest(wait);
             if !matches!(slept, Ok(false)) {
                 // The way by which the node wakes was used by this one.
                 self.rouse();

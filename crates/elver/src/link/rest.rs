@@ -43,7 +43,9 @@ impl Link {
             }
             match sign {
                 Sign::NotYet => {}
-                Sign::Ask => self.ask_for_a_sign()?,
+                Sign::Ask if self.ask_for_a_sign()? => wait.asked(self.patience),
+                // Its ring has no room for that; it may have.
+                Sign::Ask => {}
                 Sign::None => return Err(Error::Silent),
             }
             let is_held = self.turns.is_held(now) && !Turns::are_ignored(self.spin);
@@ -58,14 +60,15 @@ impl Link {
         Ok(false)
     }
 
+    /// Asks the node for a sign; false if there is no room for that.
     #[cold]
-    fn ask_for_a_sign(&mut self) -> Result<(), Error> {
+    fn ask_for_a_sign(&mut self) -> Result<bool, Error> {
         let (request, command) = SIGN;
-        // A ring without room says as much: the node takes nothing out of it.
-        if self.command(request, &command)? {
+        let asks = self.command(request, &command)?;
+        if asks {
             self.ring()?;
         }
-        Ok(())
+        Ok(asks)
     }
 
     /// Asks the node to wake this end. False if there is something to take, and if the node is asleep and cannot be woken.

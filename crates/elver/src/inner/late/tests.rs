@@ -1,6 +1,7 @@
 use std::os::fd::AsFd;
 use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use elver_portal::{
     Answer, HeirsLayout, Message, NodeEnd, Refusal, RefusalCode, Request, Scratch, Socket, memfd,
@@ -10,7 +11,7 @@ use elver_verbs::{AccessFlags, Gid, QpState};
 
 use super::*;
 use crate::silent::{self, impatient};
-use crate::{Destination, Mr, PrepareOptions, Session, Vqp, VqpOptions};
+use crate::{ConnectOptions, Destination, Mr, PrepareOptions, Session, Vqp, VqpOptions};
 
 /// What waits for the node's answer.
 type Asks = fn(&Session) -> Result<(), Error>;
@@ -108,6 +109,34 @@ fn a_node_that_hangs_ends_each_call_that_waits_for_its_answer() {
         let (whose, asked) = told.recv_timeout(PATIENCE).expect(what);
         assert!(matches!(asked, Err(Error::Silent)), "{whose}: {asked:?}");
     }
+}
+
+/// Each slice began anew: who waits so, as Python does, waited for ever.
+#[test]
+fn a_node_that_hangs_ends_waits_in_slices_too() {
+    let (session, _socket, mut node) = session();
+    let vqp = silent::vqp(&session);
+    let connecting = vqp.qconnect_start(GID, 0, ConnectOptions::default()).unwrap();
+    let slice = Some(Duration::from_millis(5));
+    let ends = |wait: &dyn Fn() -> Error| {
+        wait_for("the end of the wait", || {
+            let error = wait();
+            (!matches!(error, Error::TimedOut)).then_some(error)
+        })
+    };
+    let ended = ends(&|| connecting.wait(slice).unwrap_err());
+    assert!(matches!(ended, Error::Silent), "{ended}");
+    // What another call heard counts.
+    let closing = session.close_start().unwrap();
+    let begun = Instant::now();
+    while begun.elapsed() < 2 * impatient().patience {
+        assert!(matches!(closing.wait(slice), Err(Error::TimedOut)));
+        while next_command(&mut node).is_some() {}
+        assert!(node.answer(0, &Answer::Done).unwrap());
+        session.poll().unwrap();
+    }
+    let ended = ends(&|| closing.wait(slice).unwrap_err());
+    assert!(matches!(ended, Error::Silent), "{ended}");
 }
 
 /// What was made stayed, unknown to the process, until its session ended.
