@@ -33,6 +33,8 @@ Examples:
       perftest between two processes of this host: no RDMA device, no kernel module, no privilege
   elver run --address 192.0.2.1 -- ib_write_bw
       to be reached by other hosts; one process for each address, of which several may be named
+  elver run --gid-index 3 -- PROGRAM
+      for a program that has the index of its GID in its source
   elver run --loss 1% --delay 50us --seed 7 -- ib_send_lat 127.0.0.1
       how a program bears a bad network: the same packets are lost for the same seed
   elver run --kill-peer-after 3s -- PROGRAM
@@ -59,6 +61,10 @@ pub(crate) struct RunArgs {
     /// the first that is free; else a free one of 127.0.0.0/8.
     #[arg(long, value_name = "IP", value_delimiter = ',')]
     address: Vec<IpAddr>,
+    /// The index of the device's GID in its table, whose entries before it are empty: for programs that have one in their
+    /// source, 1 or 3 mostly.
+    #[arg(long, value_name = "INDEX", value_parser = clap::value_parser!(u8).range(..=15))]
+    gid_index: Option<u8>,
     /// Drop this share of the packets that reach each process's device, in per cent: "1%", "0.01%".
     #[arg(long, value_name = "SHARE", value_parser = share)]
     loss: Option<u32>,
@@ -95,7 +101,7 @@ pub(crate) struct RunArgs {
     no_direct: bool,
     /// Carry the program's TCP connections by streams of the host's node where the peer does so too; the program
     /// gets no RDMA device.
-    #[arg(long, conflicts_with_all = ["device", "address", "loss", "delay", "kill_peer_after", "port_down_after", "port_up_after", "wrong_keys", "qp_failures", "capture", "no_direct"])]
+    #[arg(long, conflicts_with_all = ["device", "address", "gid_index", "loss", "delay", "kill_peer_after", "port_down_after", "port_up_after", "wrong_keys", "qp_failures", "capture", "no_direct"])]
     streams: bool,
     /// Say of each TCP connection whether a stream carries it, and why not: a line each at the end of FILE; "-" is
     /// the standard error.
@@ -127,6 +133,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     command.arg0(name).args(rest).env("LD_PRELOAD", preloaded(&library, args.streams)?);
     if let Some(device) = &args.device {
         command.env("ELVER_DEVICE", device);
+    }
+    if let Some(index) = args.gid_index {
+        command.env("ELVER_GID_INDEX", index.to_string());
     }
     if args.no_direct {
         command.env("ELVER_DIRECT", "off");

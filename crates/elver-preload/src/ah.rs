@@ -8,6 +8,7 @@ use elver_verbs::{AddressVector, Ah as Handle, Device as _, Gid as Address, Pd a
 
 use crate::engine::{Engine, State};
 use crate::errno::{code, minus_one, object, of_verbs};
+use crate::gid_index;
 use crate::layout::{Ah, AhAttr, Context, Gid, GlobalRoute, Grh, Pd, Wc};
 use crate::owned::given;
 use crate::parents::Made;
@@ -28,7 +29,7 @@ pub(crate) fn vector(attr: &AhAttr) -> Result<AddressVector, c_int> {
     let route = &attr.grh;
     Ok(AddressVector {
         dgid: Address(route.dgid.0),
-        sgid_index: route.sgid_index,
+        sgid_index: gid_index::of_device(route.sgid_index)?,
         hop_limit: route.hop_limit,
         traffic_class: route.traffic_class,
         flow_label: route.flow_label & FLOW_LABEL,
@@ -53,7 +54,7 @@ pub(crate) fn attr(vector: &AddressVector) -> AhAttr {
     let grh = GlobalRoute {
         dgid: Gid(vector.dgid.0),
         flow_label: vector.flow_label,
-        sgid_index: vector.sgid_index,
+        sgid_index: gid_index::own(),
         hop_limit: vector.hop_limit,
         traffic_class: vector.traffic_class,
     };

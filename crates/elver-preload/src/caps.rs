@@ -11,6 +11,7 @@ use crate::device::write;
 use crate::dm::DM_MAX;
 use crate::engine::Engine;
 use crate::errno::{code, minus_one, of_verbs};
+use crate::gid_index;
 use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr, ValuesEx};
 use crate::moderation::MOST;
 use crate::odp;
@@ -21,6 +22,8 @@ use crate::vendor;
 
 /// `IBV_GID_TYPE_SYSFS_ROCE_V2` of `ibv_query_gid_type`, and `IBV_GID_TYPE_ROCE_V2`.
 const SYSFS_ROCE_V2: c_uint = 1;
+/// `IBV_GID_TYPE_SYSFS_IB_ROCE_V1`.
+const SYSFS_ROCE_V1: c_uint = 0;
 const ROCE_V2: u32 = 2;
 /// The default P_Key, a full member's.
 const PKEY: u16 = 0xffff;
@@ -165,7 +168,7 @@ pub(crate) unsafe extern "C" fn query_port(
         all.phys_state = if active { 5 } else { 3 };
         all.max_mtu = found.max_mtu.code().into();
         all.active_mtu = found.active_mtu.code().into();
-        all.gid_tbl_len = found.gid_tbl_len as c_int;
+        all.gid_tbl_len = gid_index::table_len() as c_int;
         all.max_msg_sz = found.max_msg_sz;
         all.bad_pkey_cntr = found.bad_pkey_cntr;
         all.qkey_viol_cntr = found.qkey_viol_cntr;
@@ -213,13 +216,19 @@ unsafe extern "C" fn ibv_query_port(context: *mut Context, port: u8, attr: *mut 
     unsafe { query_port(context, port, attr, offset_of!(PortAttr, port_cap_flags2)) }
 }
 
-fn gid(context: *mut Context, port: u32, index: c_int) -> Result<Gid, c_int> {
-    let index = u8::try_from(index).map_err(|_| libc::EINVAL)?;
+fn gid(context: *mut Context, port: u32, index: u32) -> Result<Gid, c_int> {
     if port != 1 {
         return Err(libc::EINVAL);
     }
-    let gid = Engine::of(context)?.lock().device.query_gid(index).map_err(of_verbs)?;
+    let engine = Engine::of(context)?;
+    gid_index::is_ours(index)?;
+    let gid = engine.lock().device.query_gid(0).map_err(of_verbs)?;
     Ok(Gid(gid.0))
+}
+
+/// What calls that are older than empty entries say of one.
+fn or_empty<T>(found: Result<T, c_int>, empty: T) -> Result<T, c_int> {
+    if found.as_ref().is_err_and(|error| *error == libc::ENODATA) { Ok(empty) } else { found }
 }
 
 #[unsafe(no_mangle)]
@@ -230,7 +239,8 @@ unsafe extern "C" fn ibv_query_gid(
     to: *mut Gid,
 ) -> c_int {
     minus_one(|| {
-        let gid = gid(context, port.into(), index)?;
+        let index = u32::try_from(index).map_err(|_| libc::EINVAL)?;
+        let gid = or_empty(gid(context, port.into(), index), Gid([0; 16]))?;
         // SAFETY: the verbs contract. A `union ibv_gid` of the program's may be less aligned.
         unsafe { to.write_unaligned(gid) };
         Ok(())
@@ -245,15 +255,16 @@ unsafe extern "C" fn ibv_query_gid_type(
     to: *mut c_uint,
 ) -> c_int {
     minus_one(|| {
-        gid(context, port.into(), c_int::try_from(index).map_err(|_| libc::EINVAL)?)?;
+        let found = gid(context, port.into(), index).map(|_| SYSFS_ROCE_V2);
+        let found = or_empty(found, SYSFS_ROCE_V1)?;
         // SAFETY: the verbs contract.
-        unsafe { *to = SYSFS_ROCE_V2 };
+        unsafe { *to = found };
         Ok(())
     })
 }
 
 fn gid_entry(context: *mut Context, port: u32, index: u32) -> Result<GidEntry, c_int> {
-    let gid = gid(context, port, c_int::try_from(index).map_err(|_| libc::EINVAL)?)?;
+    let gid = gid(context, port, index)?;
     let name = Engine::of(context)?.lock().device.interface();
     let name = name.and_then(|name| CString::new(name).ok());
     // SAFETY: a name that ends; 0 is what it is without an interface.
@@ -294,15 +305,14 @@ unsafe extern "C" fn _ibv_query_gid_table(
         if flags != 0 || size != size_of::<GidEntry>() {
             return Err(libc::EINVAL);
         }
-        let all = Engine::of(context)?.lock().device.query_port().gid_tbl_len;
-        if most < all as usize {
+        // Empty entries are not told.
+        let found = gid_entry(context, 1, gid_index::own().into())?;
+        if most < 1 {
             return Err(libc::EINVAL);
         }
-        for index in 0..all {
-            // SAFETY: there is room for `most`, the verbs contract.
-            unsafe { entries.add(index as usize).write(gid_entry(context, 1, index)?) };
-        }
-        count = all as isize;
+        // SAFETY: there is room for one, the verbs contract.
+        unsafe { entries.write(found) };
+        count = 1;
         Ok(())
     });
     if result == 0 { count } else { -(result as isize) }

@@ -24,6 +24,7 @@ use crate::direct::{self, Beside, Direct, Hub};
 use crate::doze::Doze;
 use crate::faults::Posts;
 use crate::fork::{Own, close_in_child, generation};
+use crate::gid_index;
 use crate::lookout::{LOOKS, Lookout};
 use crate::moderation::Moderated;
 use crate::outage::Outage;
@@ -204,6 +205,7 @@ impl Engine {
             libc::ENODEV
         };
         let wishes = Wishes::told().map_err(refused)?;
+        gid_index::told().map_err(refused)?;
         let mut device = addresses::open(&wishes).map_err(refused)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| refused(error.to_string()))?;

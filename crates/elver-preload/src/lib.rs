@@ -65,6 +65,7 @@ mod errno;
 mod events;
 mod faults;
 mod fork;
+mod gid_index;
 mod identity;
 pub mod layout;
 mod leaving;

@@ -15,6 +15,7 @@ use crate::caps::PORT_CAN;
 use crate::device::{name, node_guid};
 use crate::engine::Engine;
 use crate::fork::Own;
+use crate::gid_index;
 
 /// The folder, and the process that made it.
 struct Tree {
@@ -105,6 +106,8 @@ fn sweep(folder: &Path, prefix: &str) {
 /// What the device tells of itself.
 struct Told {
     gid: Gid,
+    /// Where it is in the GID table.
+    gid_index: u8,
     /// The name of its network interface.
     interface: Option<String>,
     mtu: Mtu,
@@ -114,7 +117,7 @@ fn told_by_device() -> Result<Told, i32> {
     let state = Engine::open()?.lock();
     let gid = state.device.query_gid(0).map_err(|_| libc::EINVAL)?;
     let mtu = state.device.query_port().active_mtu;
-    Ok(Told { gid, interface: state.device.interface(), mtu })
+    Ok(Told { gid, gid_index: gid_index::own(), interface: state.device.interface(), mtu })
 }
 
 /// The processors that are near to the device, which is all of them: as a list, "0-1".
@@ -185,12 +188,19 @@ fn files(told: &Told, processors: &str) -> Vec<(String, String)> {
         ("ports/1/active_mtu", told.mtu.bytes().to_string()),
         ("ports/1/lid_mask_count", "0".to_string()),
         ("ports/1/pkeys/0", "0xffff".to_string()),
-        ("ports/1/gids/0", groups(&told.gid.0)),
-        ("ports/1/gid_attrs/types/0", "RoCE v2".to_string()),
         ("tc/1/traffic_class", "Global tclass=0".to_string()),
     ];
-    let of_interface = told.interface.clone();
-    let of_interface = of_interface.map(|name| ("ports/1/gid_attrs/ndevs/0".to_string(), name));
+    // Attributes of empty entries the kernel refuses to read; to be empty is the most that a file can do.
+    let nothing = (&Gid([0; 16]), "", Some(""));
+    let ours = (&told.gid, "RoCE v2", told.interface.as_deref());
+    let of_gids = (0..=told.gid_index).flat_map(|index| {
+        let (gid, kind, interface) = if index == told.gid_index { ours } else { nothing };
+        let ndev =
+            interface.map(|name| (format!("ports/1/gid_attrs/ndevs/{index}"), name.to_string()));
+        let gid = (format!("ports/1/gids/{index}"), groups(&gid.0));
+        [Some(gid), Some((format!("ports/1/gid_attrs/types/{index}"), kind.to_string())), ndev]
+    });
+    let of_gids = of_gids.flatten();
     let of_verbs = [
         ("infiniband_verbs/abi_version", "6".to_string()),
         ("infiniband_verbs/uverbs0/ibdev", name()),
@@ -199,7 +209,7 @@ fn files(told: &Told, processors: &str) -> Vec<(String, String)> {
     let owned = |(file, text): (&str, String)| (file.to_string(), text);
     let owned_text = |(file, text): (&str, &str)| owned((file, text.to_string()));
     let of_port = port_state(true).map(owned_text);
-    let of_device = of_device.into_iter().map(owned).chain(of_port).chain(of_interface);
+    let of_device = of_device.into_iter().map(owned).chain(of_port).chain(of_gids);
     let below = |(file, text)| (format!("{device}/{file}"), text);
     of_device.map(below).chain(of_verbs.into_iter().map(owned)).collect()
 }
@@ -249,12 +259,15 @@ mod tests {
     #[test]
     fn numbers_are_written_as_sysfs_writes_them() {
         let gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
-        let told = Told { gid, interface: Some("eth7".to_string()), mtu: Mtu::Mtu1024 };
+        let told =
+            Told { gid, gid_index: 1, interface: Some("eth7".to_string()), mtu: Mtu::Mtu1024 };
         let files = files(&told, "0-1");
         let text = |end: &str| &files.iter().find(|(file, _)| file.ends_with(end)).unwrap().1;
-        assert_eq!(text("gids/0"), "0000:0000:0000:0000:0000:ffff:0a00:0001");
+        assert_eq!(text("gids/0"), "0000:0000:0000:0000:0000:0000:0000:0000");
+        assert_eq!(text("gids/1"), "0000:0000:0000:0000:0000:ffff:0a00:0001");
+        assert_eq!([text("gid_attrs/types/0"), text("gid_attrs/types/1")], ["", "RoCE v2"]);
         assert_eq!(text("node_guid").len(), 19);
-        assert_eq!(text("gid_attrs/ndevs/0"), "eth7");
+        assert_eq!([text("gid_attrs/ndevs/0"), text("gid_attrs/ndevs/1")], ["", "eth7"]);
         assert_eq!(text("active_mtu"), "1024");
         assert_eq!(text("cap_mask"), "0x00010000");
         assert_eq!([text("local_cpus"), text("local_cpulist")], ["00000003", "0-1"]);

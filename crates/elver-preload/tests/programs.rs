@@ -132,6 +132,16 @@ fn pingpongs_receive_what_was_sent() {
     }
 }
 
+#[test]
+fn programs_have_their_gid_at_the_index_in_their_source() {
+    let ends = [("ibv_rc_pingpong", "3"), ("ibv_uc_pingpong", "2"), ("ibv_ud_pingpong", "1")];
+    for (program, index) in ends {
+        let told = format!("ELVER_GID_INDEX={index}");
+        let words = [program, "-g", index, "-n", "200", "-c"];
+        pair_of(&words, "127.0.0.1", &["env", &told], &["env", &told]);
+    }
+}
+
 /// It compares what it received, each client's in a queue of its own.
 #[test]
 fn xrc_reaches_the_queue_that_is_named() {

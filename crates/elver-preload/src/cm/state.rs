@@ -24,6 +24,7 @@ use crate::cm::ends::{Ends, Watch};
 use crate::cm::ports::Claim;
 use crate::device::node_guid;
 use crate::fork::close_in_child;
+use crate::gid_index;
 use crate::ring::{ring, take};
 
 /// `IBV_QPT_UD`.
@@ -474,6 +475,7 @@ pub(crate) fn service_of(port_space: u16, at: SocketAddr) -> u64 {
 pub(crate) fn to(gid: Gid, traffic_class: u8) -> abi::AhAttr {
     let mut attr = abi::AhAttr::zero();
     attr.grh.dgid = gid.0;
+    attr.grh.sgid_index = gid_index::own();
     attr.grh.hop_limit = HOP_LIMIT;
     attr.grh.traffic_class = traffic_class;
     attr.is_global = 1;
