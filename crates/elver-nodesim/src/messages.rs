@@ -68,6 +68,11 @@ impl World {
         self.forge.as_ref().is_some_and(|forge| forge.has_sent_messages())
     }
 
+    /// Whether somebody who forges has sent messages that are to be read from him.
+    pub(crate) fn forger_sends_long(&self) -> bool {
+        self.forge.as_ref().is_some_and(|forge| forge.has_sent_long_messages())
+    }
+
     /// Whether one receiver may hold all that it can.
     fn is_crowded(&self) -> bool {
         if self.forger_sends() {

@@ -95,8 +95,15 @@ impl World {
                 if self.disturbed(self.model.place(vqp).0)
                     || self.was_held_up()
                     || self.was_suspected(self.model.place(vqp).0)
-                    || self.forge.as_ref().is_some_and(|forge| forge.has_sent_long_messages()) =>
+                    || self.forger_sends_long() =>
             {
+                self.model.vqps[vqp].has_unfit = true;
+                self.accept(vqp, completion, None)?;
+                self.model.release(&pieces);
+                return Ok(());
+            }
+            // One whose pieces do not make up its length: none of a node's.
+            WcStatus::BadRespErr if self.forger_sends_long() => {
                 self.model.vqps[vqp].has_unfit = true;
                 self.accept(vqp, completion, None)?;
                 self.model.release(&pieces);

@@ -90,7 +90,17 @@ fn a_member_gone_bad_is_not_asked_for_rc_qps_for_ever() {
 /// Messages of his have taken the room of a port at which all else was at peace.
 #[test]
 fn a_member_s_messages_take_room_of_which_senders_are_told() {
-    if let Err(failure) = run(2_004_172_874, &Options::default()) {
+    passes(2_004_172_874);
+}
+
+/// And one took a receive: its pieces were not as long as it was.
+#[test]
+fn a_member_s_message_that_cannot_be_takes_a_receive_and_is_told() {
+    passes(2_004_195_990);
+}
+
+fn passes(seed: u64) {
+    if let Err(failure) = run(seed, &Options::default()) {
         panic!("{failure}\n{}", failure.trace.join("\n"));
     }
 }
