@@ -2,13 +2,13 @@
 
 use elver_core::{Core, VqpId};
 use elver_portal::{
-    Answer, Command, Receives, RecvBatch, RefusalCode, Request, SendBatch, Violation,
+    Answer, Command, Receives, RecvBatch, RefusalCode, Request, Scratch, SendBatch, Violation,
 };
 use elver_soft::{SoftDevice, SoftMemory};
 use elver_verbs::{Time, Wc, WcOpcode, WcStatus};
 
 use super::Engine;
-use super::desk::{Desk, NotHanded, Tools, hand_over};
+use super::desk::{Desk, NotHanded, PARTED, Tools, hand_over};
 use super::directs::Whose;
 use super::heirs::{Ordered, SetOrder};
 use super::looks::Look;
@@ -23,6 +23,37 @@ const REQUESTS_MAX: usize = 64;
 /// What a command counts for among WRs, and one that makes or looks at memory.
 const WRS_PER_COMMAND: u32 = 8;
 const WRS_PER_SLOW: u32 = 64;
+
+/// What comes behind a session's goodbye is done for nobody; who asks hears so, and that the node lives.
+#[cold]
+fn refuse_all(
+    open: &mut Open,
+    scratch: &mut Scratch,
+    taken: &mut u32,
+    most: u32,
+) -> Result<bool, Violation> {
+    let mut busy = false;
+    for _ in 0..REQUESTS_MAX {
+        if open.owes() || *taken >= most {
+            break;
+        }
+        if let Some(Receives { wrs, .. }) = open.end.next_receives(scratch)? {
+            *taken += wrs.len() as u32;
+        } else {
+            match open.end.next_request(scratch)? {
+                Some(Request::Sends { wrs, .. }) => *taken += wrs.len() as u32,
+                Some(Request::Command { request, .. } | Request::Unknown { request, .. }) => {
+                    *taken += WRS_PER_COMMAND;
+                    let refused = Refused::new(RefusalCode::State, PARTED);
+                    open.reply(Owed::Refused { request, refused })?;
+                }
+                None => break,
+            }
+        }
+        busy = true;
+    }
+    Ok(busy)
+}
 
 impl Engine {
     /// Takes what a session has put in, up to a bound and about `most` WRs; whether there was anything,
@@ -61,7 +92,7 @@ impl Engine {
         let tools = Tools { core, maker, looks, copier };
         let Some(mut desk) = Desk::of(sessions, slot, tools, now) else { return Ok(true) };
         if desk.open.goodbye.is_some() {
-            return Ok(false);
+            return refuse_all(desk.open, scratch, taken, most);
         }
         desk.open.last = now;
         let mut busy = false;

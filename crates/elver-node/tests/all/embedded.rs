@@ -108,6 +108,23 @@ fn a_client_that_goes_leaves_nothing() {
     assert_eq!(next.qbind(vqp, 7), Ok(7));
 }
 
+/// It took nothing more, so that who waited for its goodbye could not tell such a node from one that hangs.
+#[test]
+fn what_is_asked_behind_a_goodbye_is_refused_while_the_session_goes() {
+    let mut config = config(&free_address());
+    // What peers remember of a region keeps it.
+    config.memory.lease_ms = 3_600_000;
+    let node = node(config);
+    let mut one = client(&node);
+    one.alloc(4_096).unwrap();
+    one.begin(&Command::Goodbye);
+    for _ in 0..300 {
+        let told = one.done(&Command::QueryVqp { vqp: 0 }).unwrap_err();
+        assert_eq!(told.0, RefusalCode::State, "{}", told.1);
+    }
+    assert_eq!(node.status().unwrap().sessions.len(), 1);
+}
+
 #[test]
 fn goodbye_is_answered_when_all_is_gone() {
     let node = node(config(&free_address()));
