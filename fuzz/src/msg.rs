@@ -278,6 +278,8 @@ impl Rank {
         if !self.is_lost {
             self.lose();
         }
+        // What is READ from it is over then.
+        self.reads.drain(..).for_each(|order| self.engine.read_ended(&order));
         // Messages to itself come when they are received.
         for _ in 0..200 {
             if let Ok(id) = self.engine.receive(

@@ -153,7 +153,8 @@ impl Group {
     /// The same, of registered memory. A long message is not copied if its receiver has such too.
     ///
     /// # Errors
-    /// As [`Group::send`].
+    /// As [`Group::send`]. Behind [`Error::Lost`] the receiver may still READ the region: whatever it is used for next may be
+    /// seen there.
     pub fn send_region(&self, to: u32, tag: u32, region: &Region) -> Result<(), Error> {
         self.check(to, tag)?;
         self.inner.borrow_mut().send_region(to, tag, region)
@@ -162,7 +163,7 @@ impl Group {
     /// Begins to send. Dropped, the request goes on.
     ///
     /// # Errors
-    /// As [`Group::send`]; [`Error::TooMany`].
+    /// As [`Group::send`], of a region as [`Group::send_region`]; [`Error::TooMany`].
     pub fn isend(&self, to: u32, tag: u32, payload: impl Into<Payload>) -> Result<Request, Error> {
         self.check(to, tag)?;
         let payload = payload.into();
@@ -229,7 +230,8 @@ impl Group {
         self.begin_receive(source.into(), tag.into(), max as u64, Payload::Bytes(Vec::new()))
     }
 
-    /// The same, into registered memory. What the region holds before the request is over may be anything.
+    /// The same, into registered memory. What the region holds before the request is over may be anything. If the sender is
+    /// lost while the message is READ, the request is over when nothing of it can come any more.
     ///
     /// # Errors
     /// As [`Group::irecv`].

@@ -340,6 +340,7 @@ impl Inner {
                 Came::Done(order) => self.engine.read_done(&order),
                 Came::Unable(order) => self.engine.read_cannot_begin(&order),
                 Came::Failed(rank, error) => self.doubt(rank, error),
+                Came::Ended(order) => self.engine.read_ended(&order),
             }
         }
         Ok(moved)

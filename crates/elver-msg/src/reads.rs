@@ -22,8 +22,11 @@ pub(crate) struct Reads {
     cq: Cq,
     chunk: u64,
     lanes: BTreeMap<u32, Lane>,
-    /// Those for which there is no connection.
-    unable: VecDeque<ReadOrder>,
+    /// Of ranks that are lost, or whose memory could not be READ: until what is under way is over, which writes into a
+    /// receiver's memory. Nothing more is posted there.
+    dying: Vec<Lane>,
+    /// What came of READs, and was not told yet.
+    came: VecDeque<Came>,
 }
 
 struct Lane {
@@ -50,13 +53,22 @@ pub(crate) enum Came {
     Unable(ReadOrder),
     /// A rank's memory cannot be READ.
     Failed(u32, Error),
+    /// It is over without its message, of a rank that was lost or had failed.
+    Ended(ReadOrder),
 }
 
 impl Reads {
     pub(crate) fn new(session: &Session) -> Reads {
         let chunk = session.limits().message_bytes.clamp(1, READ_BYTES_MAX);
         let (session, cq) = (session.clone(), session.create_cq());
-        Reads { session, cq, chunk, lanes: BTreeMap::new(), unable: VecDeque::new() }
+        Reads {
+            session,
+            cq,
+            chunk,
+            lanes: BTreeMap::new(),
+            dying: Vec::new(),
+            came: VecDeque::new(),
+        }
     }
 
     /// Begins to READ from a rank at a node.
@@ -65,7 +77,7 @@ impl Reads {
             match self.connect(gid) {
                 Ok(lane) => drop(self.lanes.insert(order.peer, lane)),
                 Err(_) => {
-                    self.unable.push_back(order);
+                    self.came.push_back(Came::Unable(order));
                     return Ok(());
                 }
             }
@@ -90,7 +102,9 @@ impl Reads {
     /// Whether any is under way.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.unable.is_empty() && self.lanes.values().all(|lane| lane.jobs.is_empty())
+        self.came.is_empty()
+            && self.dying.is_empty()
+            && self.lanes.values().all(|lane| lane.jobs.is_empty())
     }
 
     /// Goes on with those whose connection has come about, and with none of those for which there will be none.
@@ -111,9 +125,9 @@ impl Reads {
             }
         }
         if let Some(lane) = refused.and_then(|rank| self.lanes.remove(&rank)) {
-            self.unable.extend(lane.jobs.into_iter().map(|job| job.order));
+            self.came.extend(lane.jobs.into_iter().map(|job| Came::Unable(job.order)));
         }
-        Ok(self.unable.pop_front().map(Came::Unable))
+        Ok(self.came.pop_front())
     }
 
     /// What came of one, if anything did.
@@ -125,17 +139,26 @@ impl Reads {
         while self.cq.poll(&mut wcs)? > 0 {
             let [wc] = wcs;
             let of = self.lanes.iter_mut().find(|(_, lane)| lane.vqp.id() == wc.qp_num);
-            // A rank that is lost has none.
-            let Some((rank, lane)) = of else { continue };
+            let Some((rank, lane)) = of else {
+                if let Some(order) = self.dies(wc.qp_num) {
+                    return Ok(Some(Came::Ended(order)));
+                }
+                continue;
+            };
             let rank = *rank;
-            let read = wc.succeeded().and_then(|_| {
-                let done = lane.completed();
-                lane.post(self.chunk).map(|()| done)
-            });
-            match read {
-                Ok(Some(order)) => return Ok(Some(Came::Done(order))),
-                Ok(None) => {}
-                Err(error) => return Ok(Some(Came::Failed(rank, error))),
+            let done = lane.completed();
+            let read = wc.succeeded().map(drop);
+            let is_read = read.is_ok();
+            self.came.extend(done.map(|order| match is_read {
+                true => Came::Done(order),
+                // Its rank is lost for this.
+                false => Came::Ended(order),
+            }));
+            if let Err(error) = read.and_then(|()| lane.post(self.chunk)) {
+                return Ok(Some(Came::Failed(rank, error)));
+            }
+            if let Some(came) = self.came.pop_front() {
+                return Ok(Some(came));
             }
         }
         let failed = self.lanes.iter().find_map(|(rank, lane)| {
@@ -145,10 +168,30 @@ impl Reads {
         Ok(failed.map(|(rank, error)| Came::Failed(rank, error)))
     }
 
-    /// A rank is lost.
+    /// Begins nothing more of what was to be READ from a rank. What is under way ends by itself ([`Came::Ended`]).
     pub(crate) fn forget(&mut self, rank: u32) {
-        self.lanes.remove(&rank);
-        self.unable.retain(|order| order.peer != rank);
+        let Some(mut lane) = self.lanes.remove(&rank) else { return };
+        let is_over = |job: &Job| job.posted == job.done;
+        let over = lane.jobs.iter().filter(|job| is_over(job)).map(|job| Came::Ended(job.order));
+        self.came.extend(over);
+        lane.jobs.retain(|job| !is_over(job));
+        if !lane.under_way.is_empty() {
+            self.dying.push(lane);
+        }
+    }
+
+    /// A READ of a lane that dies is over; its message, if that was the last of it.
+    fn dies(&mut self, vqp: u32) -> Option<ReadOrder> {
+        let at = self.dying.iter().position(|lane| lane.vqp.id() == vqp)?;
+        let lane = &mut self.dying[at];
+        let bytes = lane.under_way.pop_front()?;
+        let job = lane.jobs.front_mut()?;
+        job.done += bytes;
+        let over = if job.done == job.posted { lane.jobs.pop_front() } else { None };
+        if lane.under_way.is_empty() {
+            self.dying.swap_remove(at);
+        }
+        over.map(|job| job.order)
     }
 }
 

@@ -9,7 +9,9 @@ use elver::{AccessFlags, Error, Mr, RemoteAddr, Session, Sge};
 /// lasts as long as one of them, and as the requests that use it.
 ///
 /// A message is what the region holds while it is sent: who writes into it before the send is over may send old
-/// bytes, new ones, or both.
+/// bytes, new ones, or both. That holds also behind a send that failed since its receiver is lost ([`crate::Error::Lost`]):
+/// the receiver may still READ the memory, and sees what it is used for next. Memory that it must not see is to be another
+/// region's.
 #[derive(Clone)]
 pub struct Region {
     mr: Rc<Mr>,

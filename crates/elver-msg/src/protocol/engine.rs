@@ -295,6 +295,9 @@ impl<M: Memory> Engine<M> {
     pub fn read_done(&mut self, order: &ReadOrder) {
         let Some(request) = self.requests.get(order.request) else { return };
         let Phase::Reading(id) = request.phase else { return };
+        if self.peers[order.peer as usize].is_gone {
+            return self.read_ended(order);
+        }
         self.counters.received += 1;
         self.counters.read += 1;
         self.peers[order.peer as usize].was_read(id);
@@ -303,14 +306,30 @@ impl<M: Memory> Engine<M> {
 
     /// A READ that cannot begin here: its message comes in pieces.
     pub fn read_cannot_begin(&mut self, order: &ReadOrder) {
+        if self.peers[order.peer as usize].is_gone {
+            return self.read_ended(order);
+        }
         let Some(request) = self.requests.get_mut(order.request) else { return };
         let Phase::Reading(id) = request.phase else { return };
         request.phase = Phase::Arriving(id, 0);
         self.peers[order.peer as usize].asks_for_pieces(id, order.request);
     }
 
+    /// A READ is over without its message, and writes into the request's memory no more. The request fails, at once
+    /// if the rank is lost, else when it is.
+    pub fn read_ended(&mut self, order: &ReadOrder) {
+        let Some(request) = self.requests.get_mut(order.request) else { return };
+        let Phase::Reading(_) = request.phase else { return };
+        request.phase = Phase::Unread;
+        let rank = order.peer;
+        if self.peers[rank as usize].is_gone {
+            self.requests.end(order.request, Err(Failure::Peer { rank }));
+        }
+    }
+
     /// A rank is not there any more, and all requests that need it fail; those that wait for any rank too, if
-    /// `fails_any`.
+    /// `fails_any`. A READ that was begun may still write into its request's memory, which is nobody else's until
+    /// that is over: such a request fails by [`Engine::read_ended`].
     pub fn lose(&mut self, rank: u32, fails_any: bool) {
         debug_assert!(rank != self.rank, "a rank does not lose itself");
         let peer = &mut self.peers[rank as usize];
@@ -318,15 +337,22 @@ impl<M: Memory> Engine<M> {
             return;
         }
         peer.lose(fails_any);
+        let not_begun: Vec<_> = self
+            .reads
+            .iter()
+            .filter(|order| order.peer == rank)
+            .map(|order| order.request)
+            .collect();
         self.reads.retain(|order| order.peer != rank);
         self.matching.forget_offers(rank);
         let mut over = self.matching.posted_for(rank, fails_any);
         over.iter().for_each(|request| self.matching.withdraw(*request));
         over.extend(self.requests.going(|request| match request.phase {
             Phase::Queued | Phase::Offered(_) | Phase::Sending(..) => request.to == rank,
-            Phase::Arriving(..) | Phase::Reading(_) => request.status.source == rank,
-            Phase::Posted | Phase::Ended(_) => false,
+            Phase::Arriving(..) | Phase::Unread => request.status.source == rank,
+            Phase::Posted | Phase::Reading(_) | Phase::Ended(_) => false,
         }));
+        over.extend(not_begun);
         for request in over {
             self.requests.end(request, Err(Failure::Peer { rank }));
         }

@@ -46,6 +46,8 @@ pub(super) enum Phase {
     Arriving(u32, u64),
     /// A receive whose message is READ; the offer's number.
     Reading(u32),
+    /// A receive whose message could not be READ; it ends with its sender's loss.
+    Unread,
     /// Over.
     Ended(Result<(), Failure>),
 }

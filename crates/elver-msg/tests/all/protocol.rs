@@ -481,6 +481,39 @@ fn a_loss_ends_what_needs_it_and_nothing_else() {
     assert_eq!(how(engine, of_other), Some(Err(Failure::Peer { rank: 2 })));
 }
 
+/// A READ that goes on when its rank is lost still writes into the receiver's memory: the receive is over when that is.
+#[test]
+fn a_loss_ends_what_is_read_when_the_read_is_over() {
+    for is_done in [false, true] {
+        let mut engine = engine();
+        let remote = Some(Remote { addr: 8, rkey: 9 });
+        let store = || Store { bytes: Rc::default(), remote };
+        let any = Wanted { source: Some(1), tag: 0, mask: 0 };
+        let [begun, not_begun] = [4, 5].map(|id| {
+            let header = Header { more: id, ..Header::new(Kind::Offer, 1) };
+            let offered = frame(header, &Offer { len: 100, remote }.encode());
+            let receive = engine.receive(any, 100, store()).unwrap();
+            engine.handle(1, &offered, &mut Lent::none()).unwrap();
+            receive
+        });
+        let order = engine.next_read().unwrap();
+        assert_eq!(order.request, begun);
+        engine.lose(1, true);
+        let gone = Some(Err(Failure::Peer { rank: 1 }));
+        let how = |engine: &mut Engine<Store>, id| engine.take(id).map(|(how, _)| how);
+        assert_eq!(how(&mut engine, not_begun), gone);
+        assert_eq!(how(&mut engine, begun), None, "it is READ");
+        // However it ends.
+        if is_done {
+            engine.read_done(&order)
+        } else {
+            engine.read_cannot_begin(&order)
+        }
+        assert_eq!(how(&mut engine, begun), gone);
+        assert!(!engine.owes(1) && engine.next_read().is_none());
+    }
+}
+
 /// Behind a good-bye nothing is said, or it would be taken for a fault.
 #[test]
 fn nothing_goes_behind_a_good_bye() {
