@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use elver::Session;
 use elver_ring::{Carrier, Connecting, Listener};
 
+use crate::closing::Closing;
 use crate::error::Unwanted;
 use crate::link::Link;
 use crate::protocol::{Fault, GREETING_BYTES, Greeting, Header, Kind, Outlet};
@@ -12,6 +13,8 @@ use crate::{Address, Error, Options};
 
 /// Most strangers that are listened to at a time, beside the ranks.
 const STRANGERS_MAX: usize = 16;
+/// Most that are taken in until those are heard that are there, and the time is looked at.
+const ACCEPTS_AT_ONCE: usize = 16;
 /// How long one has to say who it is.
 const GREETING_TIME: Duration = Duration::from_secs(5);
 /// Until a rank that was not there is tried again.
@@ -49,6 +52,7 @@ pub(crate) fn join(
         peers: (0..size).map(|_| None).collect(),
         calls: (0..rank).map(|_| Call::At(Instant::now())).collect(),
         greeted: Vec::new(),
+        closing: Closing::new(),
         last: String::new(),
         refused: None,
     };
@@ -57,22 +61,24 @@ pub(crate) fn join(
         for to in 0..rank {
             joining.call(to, addresses[to as usize], options)?;
         }
-        while let Some(ends) = listener.try_accept()? {
+        for _ in 0..ACCEPTS_AT_ONCE {
+            let Some(ends) = listener.try_accept()? else { break };
             joining.greet(Link::new(ends), None);
         }
         joining.listen();
         joining.keep();
+        joining.closing.look();
         if let Some((who, why)) = joining.refused {
             return Err(Error::Unwanted { who: format!("rank {who}"), why });
         }
         let missing = joining.missing();
         if missing.is_empty() {
-            let peers = joining.peers;
+            let peers = std::mem::take(&mut joining.peers);
             return Ok(Joined { rank, peers, addresses });
         }
         if began.elapsed() >= options.join {
             let seconds = options.join.as_secs();
-            return Err(Error::Join { seconds, what: told(&missing), why: joining.last });
+            return Err(Error::Join { seconds, what: told(&missing), why: joining.last.clone() });
         }
         match session.wait_ready(Some(LOOK)) {
             Ok(_) | Err(elver::Error::TimedOut | elver::Error::Woken) => {}
@@ -103,7 +109,10 @@ struct Joining<'a> {
     peers: Vec<Option<(Link, Greeting)>>,
     /// To the lower ranks.
     calls: Vec<Call>,
+    /// The oldest first.
     greeted: Vec<Greeted>,
+    /// Those that were told why they are not wanted.
+    closing: Closing<Link>,
     /// What went wrong last.
     last: String,
     /// A rank that does not want this one, or is none of its group.
@@ -157,8 +166,11 @@ impl Joining<'_> {
 
     /// Says who this is.
     fn greet(&mut self, mut link: Link, rank: Option<u32>) {
-        if self.greeted.len() >= self.peers.len() + STRANGERS_MAX {
-            return self.call_again(rank);
+        if self.greeted.len() >= self.peers.len() + STRANGERS_MAX
+            && let Some(stranger) = self.greeted.iter().position(|greeted| greeted.rank.is_none())
+        {
+            // Who comes now may be a rank, which speaks at once.
+            self.greeted.remove(stranger).link.wire().hurry();
         }
         let own = self.own.encode();
         let header = Header::new(Kind::Hello, 0);
@@ -166,6 +178,7 @@ impl Joining<'_> {
         match put.and_then(|_| link.out.flush()) {
             Ok(()) => self.greeted.push(Greeted { link, rank, since: Instant::now() }),
             Err(error) => {
+                link.wire().hurry();
                 self.last = format!("; {error}");
                 self.call_again(rank);
             }
@@ -191,7 +204,7 @@ impl Joining<'_> {
                     None
                 }
             };
-            let Greeted { mut link, rank, .. } = self.greeted.swap_remove(at);
+            let Greeted { mut link, rank, .. } = self.greeted.remove(at);
             let Some(frame) = heard else {
                 // Strangers who let nothing through would take the time of who waits for ranks.
                 link.wire().hurry();
@@ -211,6 +224,7 @@ impl Joining<'_> {
                     let header = Header { more: why as u32, ..Header::new(Kind::Refused, 0) };
                     // It may be gone.
                     let _ = link.out.put(&header, 0, |_| {}).and_then(|_| link.out.flush());
+                    self.closing.push(link);
                 }
             }
         }
@@ -260,6 +274,16 @@ impl Joining<'_> {
         let all =
             (0..).zip(&self.peers).filter(|(rank, peer)| *rank != self.own.rank && peer.is_none());
         all.map(|(rank, _)| rank).collect()
+    }
+}
+
+impl Drop for Joining<'_> {
+    /// Strangers are not waited for. Those that were told something hear it, and the ranks that are here, if not all came, that
+    /// this one goes: all together, since each may let nothing through.
+    fn drop(&mut self) {
+        self.greeted.iter().for_each(|greeted| greeted.link.wire().hurry());
+        let peers = std::mem::take(&mut self.peers);
+        self.closing.finish(self.session, peers.into_iter().flatten().map(|(link, _)| link));
     }
 }
 

@@ -60,6 +60,7 @@
 
 mod address;
 mod blocking;
+mod closing;
 mod collective;
 mod element;
 mod environment;

@@ -42,7 +42,22 @@ impl Outgoing {
         self.0.flush()
     }
 
-    /// The same, unless a batch is on its way: what is there then goes by a later call.
+    /// As [`elver_ring::Sender::begin_end`].
+    pub(crate) fn begin_end(&mut self) -> Result<(), Error> {
+        self.0.begin_end()
+    }
+
+    /// As [`elver_ring::Sender::poll`].
+    pub(crate) fn poll(&mut self) -> Result<(), Error> {
+        self.0.poll()
+    }
+
+    /// Whether something waits for room below.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.0.is_held_up()
+    }
+
+    /// The same as [`Outgoing::flush`], unless a batch is on its way: what is there then goes by a later call.
     #[inline]
     pub(crate) fn flush_if_idle(&mut self) -> Result<(), Error> {
         self.0.flush_if_idle()

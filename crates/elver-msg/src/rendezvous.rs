@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use elver::{Gid, Session};
 use elver_ring::{Carrier, Config, Ends, Listener, ListenerOptions};
 
+use crate::closing::Closing;
 use crate::error::Unwanted;
 use crate::{Address, Error};
 
@@ -32,6 +33,8 @@ const ADDRESS_BYTES: usize = 18;
 const SLOTS: u32 = 1_024;
 /// Most that wait beside the ranks.
 const STRANGERS_MAX: usize = 16;
+/// Most that are taken in until those are heard that are there.
+const ACCEPTS_AT_ONCE: usize = 16;
 /// How long one has to say who it is.
 const ASK_TIME: Duration = Duration::from_secs(5);
 /// The longest sleep: what a peer writes wakes nobody here.
@@ -47,6 +50,8 @@ pub struct Rendezvous {
     ranks: Vec<Option<(Ends, Address)>>,
     /// Those that have not said who they are.
     asked: Vec<(Ends, Instant)>,
+    /// Those that were told why they are not wanted.
+    closing: Closing<Ends>,
     refused: u64,
 }
 
@@ -64,6 +69,7 @@ impl Rendezvous {
             token,
             ranks: (0..size).map(|_| None).collect(),
             asked: Vec::new(),
+            closing: Closing::new(),
             refused: 0,
         })
     }
@@ -89,7 +95,9 @@ impl Rendezvous {
     /// # Errors
     /// [`Error::Ring`] if the node is gone.
     pub fn poll(&mut self) -> Result<bool, Error> {
-        while let Some(ends) = self.listener.try_accept()? {
+        self.closing.look();
+        for _ in 0..ACCEPTS_AT_ONCE {
+            let Some(ends) = self.listener.try_accept()? else { break };
             if self.asked.len() >= self.ranks.len() + STRANGERS_MAX {
                 // Who comes now may be a rank, which speaks at once.
                 let (stranger, _) = self.asked.remove(0);
@@ -167,9 +175,22 @@ impl Rendezvous {
                 self.refused += 1;
                 // It may be gone.
                 let answer = encode_answer(why as u16, &[]);
-                let _ = ends.sender.try_send(&answer).and_then(|()| ends.sender.end());
+                let _ = ends.sender.try_send(&answer);
+                self.closing.push(ends);
             }
         }
+    }
+}
+
+impl Drop for Rendezvous {
+    /// Those that have said nothing are not waited for, those that were refused all together, and with them the ranks that
+    /// have come if not all have. Behind that a rank has a moment of its own for its answer.
+    fn drop(&mut self) {
+        self.asked.iter().for_each(|(ends, _)| ends.sender.carrier().hurry());
+        let is_over = self.ranks.iter().all(Option::is_some);
+        let ranks = if is_over { Vec::new() } else { std::mem::take(&mut self.ranks) };
+        let ranks = ranks.into_iter().flatten().map(|(ends, _)| ends);
+        self.closing.finish(&self.session, ranks);
     }
 }
 

@@ -291,3 +291,23 @@ fn strangers_do_not_keep_a_group_from_meeting() {
         hears(&mut silent);
     });
 }
+
+/// As many strangers as are listened to, and one more: the oldest one goes, and not who came last, which may be a rank.
+#[test]
+fn the_oldest_stranger_goes_for_a_newcomer() {
+    let node = TestNode::start(config(200, 1));
+    let ranks = addresses(&[&node], 2);
+    std::thread::scope(|scope| {
+        let lower = scope.spawn(|| join(&[&node], 0, 2, Options::default()).finish().unwrap());
+        let session = session_at(&node);
+        let mut silent: Vec<_> = (0..2 + 16 + 1).map(|_| connect(&session, ranks[0])).collect();
+        let has_gone = |ends: &mut Ends| {
+            let came = ends.receiver.try_recv().map(|greeting| greeting.is_some());
+            came.map_or(true, |came| !came && ends.receiver.is_ended())
+        };
+        let gone = wait_for("one that goes", || silent.iter_mut().position(has_gone));
+        assert_eq!(gone, 0, "which one");
+        join(&[&node], 1, 2, Options::default()).finish().unwrap();
+        lower.join().unwrap();
+    });
+}

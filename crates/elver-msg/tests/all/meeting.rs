@@ -1,9 +1,12 @@
 //! How ranks come together, and who is not let in.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::common::{PLACE, TOKEN, TestNode, WAIT, addresses, config, session_at};
-use elver_msg::{Error, Group, Launched, Options, Rendezvous, Unwanted, ops};
+use elver::Session;
+use elver_msg::{Address, Error, Group, Launched, Options, Rendezvous, Unwanted, ops};
+use elver_testkit::{Launch, Role, role, stay};
 
 /// A rendezvous on a thread, while `ranks` run; whether all came, and how many were refused.
 fn at_rendezvous(node: &TestNode, size: u32, ranks: impl FnOnce(Launched) + Send) -> (bool, u64) {
@@ -174,4 +177,55 @@ fn ranks_of_other_groups_are_refused() {
 fn a_process_that_nobody_launched_is_told() {
     let told = Group::from_env().unwrap_err();
     assert!(matches!(told, Error::NotLaunched { .. }), "{told}");
+}
+
+/// Strangers of the next test.
+const SILENT: u32 = 8;
+/// The cluster of that.
+const HALTING: u8 = 201;
+
+/// Not a test of its own: strangers at a node that halts with them, so that nothing of theirs is acknowledged.
+#[test]
+fn process_that_is_silent() {
+    let Some(Role { knows, .. }) = role() else { return };
+    let node = PLACE.member(HALTING, 3, |_| ());
+    let session = Session::connect(&node.path).unwrap();
+    // Nobody does it when this is killed.
+    std::fs::remove_file(&node.path).unwrap();
+    let Address { gid, port } = knows.parse().unwrap();
+    let options = elver_ring::Options {
+        application: u64::from_le_bytes(*b"meet msg"),
+        ..elver_ring::Options::default()
+    };
+    let connect = |_| elver_ring::connect(&session, gid, port, options, WAIT).unwrap();
+    let _silent: Vec<_> = (0..SILENT).map(connect).collect();
+    eprintln!("ready");
+    stay();
+}
+
+/// A rendezvous that is given up waits for none of those who let nothing through, of whom there may be many.
+#[test]
+fn who_lets_nothing_through_is_not_waited_for() {
+    let (meta, _other) = PLACE.cluster(HALTING, |_| ());
+    let session = session_at(&meta);
+    let mut place = Rendezvous::bind(&session, 0, 2, TOKEN).unwrap();
+    let launch = Launch::new("meeting::process_that_is_silent", &meta.path);
+    let mut process = launch.knows(place.address()).start();
+    let is_ready = AtomicBool::new(false);
+    let said = std::thread::scope(|scope| {
+        let said = scope.spawn(|| {
+            let said = process.says();
+            is_ready.store(true, Ordering::Relaxed);
+            said
+        });
+        assert!(!place.run(|| is_ready.load(Ordering::Relaxed)).unwrap());
+        said.join().unwrap()
+    });
+    assert_eq!(said, "ready");
+    process.stop();
+    let began = Instant::now();
+    drop(place);
+    let took = began.elapsed();
+    // It took a second for each, until their node counted as dead: three seconds.
+    assert!(took < Duration::from_secs(2), "{took:?}");
 }
