@@ -272,7 +272,7 @@ impl Server {
         let Some(callee) = callee(&link, self.options.limits, self.options.group) else {
             self.counters.refused += 1;
             link.begin_close();
-            self.closing.push((Leaving::Unserved(link), Instant::now()));
+            self.closing.push((Leaving::Unserved(Box::new(link)), Instant::now()));
             return;
         };
         self.next_client += 1;
@@ -391,7 +391,7 @@ const ANSWERING: Duration = Duration::from_millis(1);
 enum Leaving {
     Client(Box<Connection>),
     /// Its rings are too short for any frame.
-    Unserved(Link),
+    Unserved(Box<Link>),
 }
 
 impl Leaving {

@@ -231,6 +231,7 @@ impl State {
     }
 
     /// Whether something that was let out finds no room below, and goes by a later call.
+    #[cfg(feature = "tokio")]
     pub(crate) fn is_held_up(&self) -> bool {
         self.sender.is_held_up()
     }

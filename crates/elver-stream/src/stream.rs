@@ -108,6 +108,7 @@ impl Stream {
     }
 
     /// What was set so.
+    #[cfg(feature = "tokio")]
     pub(crate) fn is_nonblocking(&self) -> bool {
         self.nonblocking.get()
     }

@@ -7,6 +7,7 @@ mod entry;
 mod late;
 mod post;
 mod told;
+mod undo;
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::VecDeque;
@@ -350,6 +351,16 @@ impl Inner {
             self.news += 1;
             self.roused.append(&mut self.sleepers);
         }
+    }
+
+    /// Wakes the node if it sleeps. Where the system cannot, who sleeps is woken, to try again before he sleeps on.
+    #[inline]
+    fn ring(&mut self) -> Result<(), Error> {
+        self.link.ring()?;
+        if self.link.owes_waking() {
+            self.rouse();
+        }
+        Ok(())
     }
 
     /// Whether a request that somebody asks for has an answer that he has not heard.

@@ -127,14 +127,14 @@ impl Connection {
 
     /// Takes in what has come, and sends what there is: whether there was anything. An error is the end.
     pub(super) fn round(&mut self, common: &mut Common) -> Result<bool, Ended> {
-        let mut now_us = self.now_us();
+        let mut now_us = self.elapsed_us();
         let mut came = false;
         for _ in 0..FRAMES_AT_ONCE {
             let Some(len) = self.link.incoming.try_next()? else { break };
             came = true;
             self.take(now_us, len, common)?;
             if self.has_deadlines || self.callee.next_deadline().is_some() {
-                now_us = self.now_us();
+                now_us = self.elapsed_us();
             }
         }
         let (work, callee) = (&mut self.work, &mut self.callee);
@@ -154,7 +154,7 @@ impl Connection {
         Ok(came)
     }
 
-    fn now_us(&self) -> u64 {
+    fn elapsed_us(&self) -> u64 {
         self.clock.elapsed().as_micros() as u64
     }
 

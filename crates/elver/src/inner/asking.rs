@@ -5,7 +5,7 @@ use std::time::Instant;
 use elver_portal::{Command, First, VqpOptions};
 
 use super::Inner;
-use super::awaited::{Awaited, Outcome};
+use super::awaited::{Awaited, Outcome, next};
 use super::late::Late;
 use crate::Error;
 use crate::arena::Piece;
@@ -86,6 +86,25 @@ impl Inner {
                 self.is_unheard |= matches!(error, Error::TimedOut);
                 self.let_go(Late::Region { lkey, piece });
                 Err(error)
+            }
+        }
+    }
+
+    /// Tells the node that something was dropped: at once, or when it takes what it is told. If it is gone, so is what was
+    /// dropped.
+    pub(crate) fn let_go(&mut self, gone: Late) {
+        if let Late::Region { lkey, .. } = gone {
+            self.regions.remove(lkey);
+        }
+        if !self.is_own() {
+            return;
+        }
+        self.late.push_back(gone);
+        // Who drops much waits for a node that stands still but once.
+        let mut wait = self.link.patient();
+        while self.tell_late().is_ok() && !self.late.is_empty() && !self.is_unheard {
+            if self.make_room(&mut wait).is_err() {
+                self.is_unheard = true;
             }
         }
     }
@@ -185,16 +204,6 @@ impl Inner {
         self.ring()
     }
 
-    /// Wakes the node if it sleeps. Where the system cannot, who sleeps is woken, to try again before he sleeps on.
-    #[inline]
-    pub(super) fn ring(&mut self) -> Result<(), Error> {
-        self.link.ring()?;
-        if self.link.owes_waking() {
-            self.rouse();
-        }
-        Ok(())
-    }
-
     /// Waits a little for the node to take something out of a full ring. What it tells meanwhile is
     /// taken, so that the two never wait for each other.
     #[cold]
@@ -205,10 +214,4 @@ impl Inner {
         }
         Ok(())
     }
-}
-
-/// The number of the next request; 0 is nobody's.
-pub(super) fn next(last: &mut u32) -> u32 {
-    *last = last.checked_add(1).unwrap_or(1);
-    *last
 }

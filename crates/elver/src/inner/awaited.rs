@@ -69,3 +69,9 @@ impl Outcome {
         }
     }
 }
+
+/// The number of the next request; 0 is nobody's.
+pub(super) fn next(last: &mut u32) -> u32 {
+    *last = last.checked_add(1).unwrap_or(1);
+    *last
+}

@@ -7,7 +7,7 @@ use elver_verbs::{
     Payload, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, WrLimits,
 };
 
-use super::asking::next;
+use super::awaited::next;
 use super::{Entry, Inner};
 use crate::direct::{self, Tried};
 use crate::regions::Regions;

@@ -4,7 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use elver_portal::{
-    Answer, HeirsLayout, Message, NodeEnd, Refusal, RefusalCode, Request, Scratch, Socket, memfd,
+    Answer, Command, HeirsLayout, Message, NodeEnd, Refusal, RefusalCode, Request, Scratch, Socket,
+    memfd,
 };
 use elver_testkit::{PATIENCE, wait_for};
 use elver_verbs::{AccessFlags, Gid, QpState};
