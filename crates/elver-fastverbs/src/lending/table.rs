@@ -353,8 +353,10 @@ mod tests {
                 for at in table.wanted() {
                     assert_eq!(at, 70);
                     let slot = table.slot(at);
+                    // Who waits for long calls again.
+                    let (asked, true) = slot.asked() else { continue };
                     let result = if answered == 0 { Ok(()) } else { Err(libc::EIO) };
-                    slot.answer(slot.asked().0, result);
+                    slot.answer(asked, result);
                     answered += 1;
                 }
                 std::thread::yield_now();
