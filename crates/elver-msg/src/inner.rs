@@ -374,7 +374,8 @@ impl Inner {
             let waited = connecting.wait(Some(slice.min(CONNECT_LOOK)));
             // How it ended is looked for where it is gone on with.
             return self.slept(waited.map(drop).or_else(|error| match error {
-                elver::Error::Refused { .. } => Ok(()),
+                // A node that stands still may go on.
+                elver::Error::Refused { .. } | elver::Error::Silent => Ok(()),
                 error => Err(error),
             }));
         }

@@ -118,6 +118,8 @@ impl Answering {
         match first.asked.wait(Some(at_most.unwrap_or(LOOK).min(LOOK))) {
             // What became of it is told to who asks for the next.
             Ok(_) | Err(elver::Error::TimedOut | elver::Error::Refused { .. }) => Ok(true),
+            // A node that stands still may go on.
+            Err(elver::Error::Silent) => Ok(true),
             Err(error) => Err(error.into()),
         }
     }

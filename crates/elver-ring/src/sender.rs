@@ -166,15 +166,6 @@ impl<C: Carrier> Sender<C> {
         if self.is_idle()? { self.flush() } else { Ok(()) }
     }
 
-    /// As [`Sender::flush_if_idle`], but waits for no room below, as [`Sender::begin_flush`].
-    ///
-    /// # Errors
-    /// As [`Sender::flush`].
-    #[inline]
-    pub fn begin_flush_if_idle(&mut self) -> Result<(), Error> {
-        if self.is_idle()? { self.begin_flush() } else { Ok(()) }
-    }
-
     /// Whether no batch is on its way.
     #[inline]
     fn is_idle(&mut self) -> Result<bool, Error> {

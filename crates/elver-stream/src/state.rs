@@ -29,8 +29,6 @@ pub(crate) struct State {
     sender: Sender<Wire>,
     receiver: Receiver<Wire>,
     pub(crate) nodelay: bool,
-    /// What is let out waits a little for room below, where that is short.
-    pub(crate) may_wait: bool,
     /// Longest part of a write that is a message of its own: as long as what goes out at once.
     piece_bytes_max: usize,
     reads_no_more: bool,
@@ -52,7 +50,6 @@ impl State {
             sender,
             receiver,
             nodelay,
-            may_wait: true,
             piece_bytes_max,
             reads_no_more: false,
             is_abandoned: false,
@@ -145,12 +142,7 @@ impl State {
             self.counters.full += 1;
             return Ok(None);
         }
-        let told = match (self.nodelay, self.may_wait) {
-            (true, true) => self.sender.flush(),
-            (true, false) => self.sender.begin_flush(),
-            (false, true) => self.sender.flush_if_idle(),
-            (false, false) => self.sender.begin_flush_if_idle(),
-        };
+        let told = if self.nodelay { self.sender.flush() } else { self.sender.flush_if_idle() };
         match told {
             // It was taken all the same, and goes out later.
             Err(Error::Carrier(elver::Error::Interrupted | elver::Error::Woken)) => {}
@@ -218,16 +210,20 @@ impl State {
     }
 
     /// Who waits lets out what was written; whatever is wrong, the wait says it.
+    ///
+    /// It waits for no room below: who waits comes by again.
     pub(crate) fn send_all(&mut self) {
-        let _ = self.let_out();
+        let _ = self.sender.begin_flush();
     }
 
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
-        self.let_out().map_err(|error| self.reason(error))
+        self.sender.flush().map_err(|error| self.reason(error))
     }
 
-    fn let_out(&mut self) -> Result<(), Error> {
-        if self.may_wait { self.sender.flush() } else { self.sender.begin_flush() }
+    /// As [`State::flush`], for who comes by until nothing is held up.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn begin_flush(&mut self) -> Result<(), Error> {
+        self.sender.begin_flush().map_err(|error| self.reason(error))
     }
 
     /// Whether something that was let out finds no room below, and goes by a later call.
@@ -275,8 +271,13 @@ impl State {
     }
 
     pub(crate) fn end(&mut self) -> Result<(), Error> {
-        let ended = if self.may_wait { self.sender.end() } else { self.sender.begin_end() };
-        ended.map_err(|error| self.reason(error))
+        self.sender.end().map_err(|error| self.reason(error))
+    }
+
+    /// As [`State::end`], for who comes by until nothing is held up.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn begin_end(&mut self) -> Result<(), Error> {
+        self.sender.begin_end().map_err(|error| self.reason(error))
     }
 
     /// Ends both directions, and waits for no room below: [`State::is_settled`] goes on with it.

@@ -104,13 +104,6 @@ impl Stream {
     /// Whether reads and writes that would wait fail with `WouldBlock` instead.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.nonblocking.set(nonblocking);
-        self.state().may_wait = !nonblocking;
-    }
-
-    /// What was set so.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn is_nonblocking(&self) -> bool {
-        self.nonblocking.get()
     }
 
     /// Whether each write goes out at once, as long as there is room; without, as long as no other batch

@@ -33,7 +33,6 @@ impl AsyncStream {
     /// Takes a stream of this session's. What was set for its waits has no meaning any more.
     pub fn new(stream: Stream, session: &Rc<AsyncSession>) -> AsyncStream {
         let session = session.clone();
-        stream.state().may_wait = false;
         AsyncStream { stream, session, reading: Wait::none(), writing: Wait::none() }
     }
 
@@ -58,8 +57,6 @@ impl AsyncStream {
 
     /// The stream alone.
     pub fn into_inner(self) -> Stream {
-        let nonblocking = self.stream.is_nonblocking();
-        self.stream.set_nonblocking(nonblocking);
         self.stream
     }
 }
@@ -145,11 +142,11 @@ impl AsyncWrite for AsyncStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().let_out(cx, State::flush)
+        self.get_mut().let_out(cx, State::begin_flush)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.get_mut().let_out(cx, |state| match state.end() {
+        self.get_mut().let_out(cx, |state| match state.begin_end() {
             // Who reads no more needs not hear of the end.
             Err(Error::Deaf) => Ok(()),
             ended => ended,

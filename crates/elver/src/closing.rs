@@ -42,7 +42,7 @@ impl Closing {
         let mut wait = Wait::endable(at_most).of_an_answer(self.silence.get());
         let mut inner = self.session.inner.borrow_mut();
         let ended = inner.wait_on(&mut wait, |inner| inner.ended(self.request));
-        self.silence.set(wait.silence());
+        self.silence.set(wait.silence_after(&ended));
         is_over(ended.and_then(|ended| ended.map(|_| true))).map(drop)
     }
 }

@@ -60,7 +60,7 @@ impl Connecting {
         let mut inner = self.session.inner.borrow_mut();
         let mut wait = Wait::endable(at_most).of_an_answer(self.silence.get());
         let ended = inner.wait_on(&mut wait, |inner| inner.ended(self.request));
-        self.silence.set(wait.silence());
+        self.silence.set(wait.silence_after(&ended));
         via(ended??)
     }
 }

@@ -231,7 +231,7 @@ impl Preparing {
         let mut wait = Wait::endable(at_most).of_an_answer(self.silence.get());
         let mut inner = heirs.parent.inner.borrow_mut();
         let ended = inner.wait_on(&mut wait, |inner| inner.ended(self.request));
-        self.silence.set(wait.silence());
+        self.silence.set(wait.silence_after(&ended));
         ended?.map(drop)
     }
 

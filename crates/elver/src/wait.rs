@@ -85,9 +85,12 @@ impl Wait {
         Wait { silence: Some(silence), ..self }
     }
 
-    /// How long the node has said nothing by now.
-    pub(crate) fn silence(&self) -> Silence {
-        self.silence.unwrap_or_default()
+    /// How long the node has said nothing by now, for who waits on. What was told is told anew after as long a time.
+    pub(crate) fn silence_after<T>(&self, ended: &Result<T, Error>) -> Silence {
+        match ended {
+            Err(Error::Silent) => Silence::default(),
+            _ => self.silence.unwrap_or_default(),
+        }
     }
 
     /// The node has said something so many times.

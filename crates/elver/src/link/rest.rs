@@ -65,10 +65,11 @@ impl Link {
     fn ask_for_a_sign(&mut self) -> Result<bool, Error> {
         let (request, command) = SIGN;
         let asks = self.command(request, &command)?;
-        if asks {
-            self.ring()?;
+        match self.ring() {
+            // It may have answered before, which the next look takes.
+            Ok(()) | Err(Error::NodeGone) => Ok(asks),
+            Err(error) => Err(error),
         }
-        Ok(asks)
     }
 
     /// Asks the node to wake this end. False if there is something to take, and if the node is asleep and cannot be woken.

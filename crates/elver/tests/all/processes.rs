@@ -134,7 +134,7 @@ fn a_node_that_stands_still_ends_calls_and_goes_on_where_it_stood() {
     let place = Place::new(245);
     let mut node = place.start(245, "process_that_is_a_node", NOBODY);
     assert_eq!(node.says(), "ready");
-    let patience = Duration::from_millis(500);
+    let patience = Duration::from_secs(2);
     let options = SessionOptions { patience, ..SessionOptions::default() };
     let session = Session::connect_with(Some(&place.socket()), options).unwrap();
     let vqp = session.create_vqp(VqpOptions::default()).unwrap();
