@@ -60,7 +60,7 @@ fn a_task_s_flush_and_end_wait_until_what_was_written_is_on_its_way() {
     assert!(Pin::new(&mut stream).poll_shutdown(cx).is_pending());
     drop(still);
     wait_for("the end", || match Pin::new(&mut stream).poll_shutdown(cx) {
-        Poll::Ready(ended) => Some(ended.unwrap()),
+        Poll::Ready(ended) => ended.map(Some).unwrap(),
         Poll::Pending => None,
     });
     let mut read = Vec::new();
@@ -92,7 +92,7 @@ fn who_waits_until_all_is_read_tells_the_peer_of_room() {
         }
         match connected.finish(Some(Duration::from_millis(2))) {
             Err(error) if error.kind() == ErrorKind::TimedOut => None,
-            finished => Some(finished.unwrap()),
+            finished => finished.map(Some).unwrap(),
         }
     });
 }
