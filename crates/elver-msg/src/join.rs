@@ -112,7 +112,7 @@ struct Joining<'a> {
     /// The oldest first.
     greeted: Vec<Greeted>,
     /// Those that were told why they are not wanted.
-    closing: Closing<Link>,
+    closing: Closing,
     /// What went wrong last.
     last: String,
     /// A rank that does not want this one, or is none of its group.

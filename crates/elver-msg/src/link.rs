@@ -30,6 +30,20 @@ impl Link {
         self.incoming.carrier()
     }
 
+    /// Ends both directions, and waits for nothing: [`Link::is_settled`] goes on with it.
+    pub(crate) fn begin_close(&mut self) {
+        // Whoever is gone needs not hear of it.
+        let _ = self.out.begin_end();
+        let _ = self.incoming.begin_stop();
+    }
+
+    /// Whether all has arrived, as far as it will. Dropped from then on, it waits for nothing.
+    pub(crate) fn is_settled(&mut self) -> bool {
+        let polled = self.out.poll().and_then(|()| self.incoming.poll());
+        let is_posted = !self.out.is_held_up() && !self.incoming.is_held_up();
+        self.wire().is_settled() && (is_posted || polled.is_err())
+    }
+
     /// Most bytes of a frame's body. A ring of the least size has room for a greeting and an offer.
     pub(crate) fn body_max(&self) -> usize {
         self.out.0.frame_bytes_max().saturating_sub(HEADER_BYTES)

@@ -18,6 +18,7 @@ use elver_ring::{Carrier, Config, Ends, Listener, ListenerOptions};
 
 use crate::closing::Closing;
 use crate::error::Unwanted;
+use crate::link::Link;
 use crate::{Address, Error};
 
 /// Most ranks of a group.
@@ -51,7 +52,7 @@ pub struct Rendezvous {
     /// Those that have not said who they are.
     asked: Vec<(Ends, Instant)>,
     /// Those that were told why they are not wanted.
-    closing: Closing<Ends>,
+    closing: Closing,
     refused: u64,
 }
 
@@ -176,7 +177,7 @@ impl Rendezvous {
                 // It may be gone.
                 let answer = encode_answer(why as u16, &[]);
                 let _ = ends.sender.try_send(&answer);
-                self.closing.push(ends);
+                self.closing.push(Link::new(ends));
             }
         }
     }
@@ -189,7 +190,7 @@ impl Drop for Rendezvous {
         self.asked.iter().for_each(|(ends, _)| ends.sender.carrier().hurry());
         let is_over = self.ranks.iter().all(Option::is_some);
         let ranks = if is_over { Vec::new() } else { std::mem::take(&mut self.ranks) };
-        let ranks = ranks.into_iter().flatten().map(|(ends, _)| ends);
+        let ranks = ranks.into_iter().flatten().map(|(ends, _)| Link::new(ends));
         self.closing.finish(&self.session, ranks);
     }
 }

@@ -196,8 +196,8 @@ impl Session {
         Vqp::create(self, options, Some(cq.0.id))
     }
 
-    /// As [`Vqp::info`] of each of several VQPs of this session, in their order, with one wait for the node for all: of ten
-    /// seconds at most.
+    /// As [`Vqp::info`] of each of several VQPs of this session, in their order, with one wait for the node for all: for as
+    /// long as [`SessionOptions::patience`] says.
     ///
     /// # Errors
     /// Of each as [`Vqp::info`], [`Error::Refused`] of one that is gone, and [`Error::TimedOut`] of those that a node has not
