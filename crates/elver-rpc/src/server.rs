@@ -233,6 +233,8 @@ impl Server {
     /// [`Code::Unavailable`]: the node is gone. What clients do ends no more than their connection.
     pub fn poll(&mut self) -> Result<bool, Error> {
         let mut busy = false;
+        // Before others join them: who is refused in this round is counted as closing when it ends.
+        self.closing.retain_mut(|(gone, since)| !gone.is_settled() && since.elapsed() < CLOSING);
         // So many at a time: whoever comes and goes without an end keeps nobody from his answers.
         for _ in 0..ACCEPTS_AT_ONCE {
             let Some(ends) = self.listener.try_accept().map_err(Error::of_ring)? else { break };
@@ -261,7 +263,6 @@ impl Server {
             self.counters.calls.add(gone.counters());
             self.close(gone);
         }
-        self.closing.retain_mut(|(gone, since)| !gone.is_settled() && since.elapsed() < CLOSING);
         if busy {
             self.idle = None;
         }
