@@ -21,6 +21,10 @@ const RECEIVE_BYTES: u32 = 256;
 /// Greetings that wait to be accepted: of one node no more than half of what the others leave.
 const WAITING_MAX: usize = 1024;
 
+/// The `wr_id` of a refusal, which is no greeting's, no waking's and none of a ring's WRs.
+pub(crate) const REFUSAL: u64 = u64::MAX;
+const GREETING: u64 = 0;
+
 /// An offer: the node that it is of, and where the end of who offers is.
 type Offer = (Gid, Place);
 
@@ -200,7 +204,7 @@ impl Inbox {
                 count.set(count.get() + 1);
             }
         } else if self.closed.get() && !is_question(bytes) {
-            refuse(&source, Refusal::Closed);
+            self.refuse(&source, Refusal::Closed);
         } else {
             self.said.borrow_mut().push((source, bytes.to_vec()));
         }
@@ -215,15 +219,15 @@ impl Inbox {
             }
             if !self.closed.get() {
                 self.lost.set(self.lost.get() + 1);
-                return refuse(source, Refusal::Lost);
+                return self.refuse(source, Refusal::Lost);
             }
         }
         if self.closed.get() {
-            return refuse(source, Refusal::Closed);
+            return self.refuse(source, Refusal::Closed);
         }
         if !self.has_room(*peer) {
             self.crowded.set(self.crowded.get() + 1);
-            return refuse(source, Refusal::Crowded);
+            return self.refuse(source, Refusal::Crowded);
         }
         self.waiting.borrow_mut().push_back(greeted);
         self.news.set(true);
@@ -299,11 +303,19 @@ impl Inbox {
         Bell { inbox: self.clone(), vqp, offer, number, rung }
     }
 
+    /// Says why not; who asked may be gone. An end on the VQP takes the completion, which gives the place in the send queue
+    /// back to it. Nobody else takes one, so that there is none: no more refusals go to one peer than its VQP has room for.
+    pub(crate) fn refuse(&self, source: &Vqp, reason: Refusal) {
+        let has_end = self.taken.borrow().contains(&source.id());
+        let flags = if has_end { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let _ = send(source, REFUSAL, &Greeting::Refused(reason), flags);
+    }
+
     /// Accepts no more: who waits is refused, and who comes.
     pub(crate) fn close(&self) {
         self.closed.set(true);
         while let Some(greeted) = self.next(|_| true) {
-            refuse(&greeted.source, Refusal::Closed);
+            self.refuse(&greeted.source, Refusal::Closed);
         }
     }
 
@@ -350,24 +362,18 @@ fn is_question(bytes: &[u8]) -> bool {
 
 /// Sends a greeting. Its completion is the first of its VQP.
 pub(crate) fn greet(vqp: &Vqp, greeting: &Greeting) -> Result<(), Error> {
-    send(vqp, greeting, SendFlags::SIGNALED)
+    send(vqp, GREETING, greeting, SendFlags::SIGNALED)
 }
 
 /// Says something whose completion nobody takes.
 pub(crate) fn tell(vqp: &Vqp, greeting: &Greeting) -> Result<(), Error> {
-    send(vqp, greeting, SendFlags::empty())
+    send(vqp, GREETING, greeting, SendFlags::empty())
 }
 
-/// Says why not; it may be gone. Nobody takes a completion of it, so that there is none: no more refusals go to one peer than
-/// its VQP has room for.
-pub(crate) fn refuse(vqp: &Vqp, reason: Refusal) {
-    let _ = tell(vqp, &Greeting::Refused(reason));
-}
-
-fn send(vqp: &Vqp, greeting: &Greeting, flags: SendFlags) -> Result<(), Error> {
+fn send(vqp: &Vqp, wr_id: u64, greeting: &Greeting, flags: SendFlags) -> Result<(), Error> {
     let bytes = greeting.encode();
     let (op, payload) = (SendOp::Send, Payload::Inline(&bytes));
-    Ok(vqp.post_send(&[SendWr { wr_id: 0, op, flags, payload, dest: None }])?)
+    Ok(vqp.post_send(&[SendWr { wr_id, op, flags, payload, dest: None }])?)
 }
 
 const _: () = assert!(GREETING_BYTES < RECEIVE_BYTES as usize);

@@ -12,7 +12,7 @@ use crate::connect::Options;
 use crate::ends::{Ends, Memory, Where, ends, inline_fits};
 use crate::error::Refusal;
 use crate::greeting::{Greeting, Nonsense};
-use crate::inbox::{Greeted, Inbox, greet, refuse};
+use crate::inbox::{Greeted, Inbox, greet};
 use crate::shares::Shares;
 use crate::side::Side;
 use crate::wire::{Parts, Role};
@@ -196,7 +196,7 @@ impl Listener {
             Err(reason) => {
                 counters.refused += 1;
                 counters.beyond_share += u64::from(*reason == Refusal::PeerShare);
-                refuse(source, *reason);
+                self.inbox.refuse(source, *reason);
             }
         }
         self.counters.set(counters);
@@ -264,7 +264,7 @@ impl Drop for Listener {
         // Before what came is looked at: nobody is to wait who comes meanwhile.
         self.inbox.close();
         for source in self.answering.give_up() {
-            refuse(&source, Refusal::Closed);
+            self.inbox.refuse(&source, Refusal::Closed);
         }
         // If the node is gone, so are they.
         let _ = self.inbox.drain();

@@ -7,6 +7,7 @@ use elver::{Completed, Payload, SendFlags, SendOp, SendWr, Vqp, Wc, WcStatus};
 
 use crate::Error;
 use crate::greeting::WAKING;
+use crate::inbox::REFUSAL;
 
 /// Of so many wakings one is signalled, so that the send queue never fills with those of which nobody hears.
 const SIGNALLED: u64 = 8;
@@ -47,9 +48,10 @@ impl Side {
         loop {
             let mut wcs = [Wc::default(); AT_ONCE];
             let taken = self.vqp.poll_cq(&mut wcs)?;
-            let completed = wcs[..taken].iter();
-            failed = failed.or(completed.copied().find(|wc| wc.status != WcStatus::Success));
-            self.completed.set(self.completed.get() + taken as u64);
+            let failure = |wc: &&Wc| wc.status != WcStatus::Success;
+            failed = failed.or(wcs[..taken].iter().find(failure).copied());
+            let own = wcs[..taken].iter().filter(|wc| wc.wr_id != REFUSAL).count();
+            self.completed.set(self.completed.get() + own as u64);
             if taken < AT_ONCE {
                 break;
             }

@@ -107,9 +107,10 @@ impl Shared {
         Ok(true)
     }
 
-    /// A node that stands still had no room for all: if for none of it, that is want of room here as well. If the first of it
-    /// went, it counts as posted, and the rest goes when there is room, before anything else. Whose node or peer is gone hears
-    /// that, and nothing counts: what becomes of what went is not heeded. A waking that did not go stays to be.
+    /// A node that stands still had no room for all, or the queue has refusals of the listener's in it: if none of it went, that
+    /// is want of room here as well. If the first of it went, it counts as posted, and the rest goes when there is room, before
+    /// anything else. Whose node or peer is gone hears that, and nothing counts: what becomes of what went is not heeded. A
+    /// waking that did not go stays to be.
     #[cold]
     fn posted_in_part(
         &self,
@@ -118,8 +119,10 @@ impl Shared {
         error: elver::Error,
     ) -> Result<bool, Error> {
         match error {
-            elver::Error::TimedOut if posted.is_empty() => return Ok(false),
-            elver::Error::TimedOut => {}
+            elver::Error::TimedOut | elver::Error::QueueFull { .. } if posted.is_empty() => {
+                return Ok(false);
+            }
+            elver::Error::TimedOut | elver::Error::QueueFull { .. } => {}
             // The system's trouble may pass, and then nothing may go twice.
             elver::Error::System { .. } if !posted.is_empty() => {}
             error => return Err(self.reason(error.into())),
@@ -332,7 +335,7 @@ impl Shared {
         }
         let number = wc.wr_id >> 2;
         if number <= self.beginning || number > self.posted.get() {
-            // The greeting's, or of an end that is gone.
+            // The greeting's, a refusal's, or of an end that is gone.
             return Ok(false);
         }
         self.completed.set(self.completed.get().max(number));
@@ -368,8 +371,8 @@ impl Shared {
         let wr = SendWr { wr_id, op: SendOp::Send, flags, payload, dest: None };
         match self.vqp.try_post_send(&[wr]).map_err(|failed| failed.error) {
             Ok(()) => {}
-            // The node stands still, and the waking stays to be.
-            Err(elver::Error::TimedOut) => return Ok(()),
+            // The node stands still, or refusals of the listener's are in the queue, and the waking stays to be.
+            Err(elver::Error::TimedOut | elver::Error::QueueFull { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
         self.posted.set(number);

@@ -384,6 +384,70 @@ fn a_peer_that_greets_again_has_one_end_all_the_same() {
     );
 }
 
+/// What is said to it on its ring's VQP beside the ring takes places in the send queue there, which the ring has back when that has
+/// arrived. More of it than fits found the queue full once, and the ring ended.
+#[test]
+fn a_peer_that_asks_after_offers_it_never_made_keeps_its_ring() {
+    const QUESTIONS: u64 = 300;
+    const MESSAGES: u64 = 20;
+    let (tell, told) = mpsc::channel::<()>();
+    beside(
+        119,
+        move |raw| {
+            let answers = raw.vqp.session().alloc(64 * 128, ALL).unwrap();
+            let ready = |slot: u64| {
+                let sges = [answers.sge(slot * 128, 128)];
+                raw.vqp.post_recv(&[RecvWr { wr_id: slot, sges: &sges }]).unwrap();
+            };
+            (0..64).for_each(ready);
+            let mut question = [0; 15];
+            question[0] = hello(8, raw.cells.remote(0), raw.slots.remote(0))[0] & !(0xffff << 48);
+            question[0] |= 4 << 48;
+            // An offer of nobody's.
+            question[9..13].copy_from_slice(&[64, 1, 128, 1]);
+            let mut answered = 0;
+            for _ in 0..QUESTIONS {
+                send(&raw.vqp, SendOp::Send, &bytes(&question));
+                // Not one after the other: a ring's own WRs are to be behind many of them.
+                let mut wcs = [Wc::default(); 8];
+                let taken = raw.vqp.poll_cq(&mut wcs).unwrap();
+                for wc in &wcs[..taken] {
+                    if wc.succeeded().unwrap().opcode == WcOpcode::Recv {
+                        answered += 1;
+                        ready(wc.wr_id);
+                    }
+                }
+            }
+            while answered < QUESTIONS {
+                let mut wcs = [Wc::default()];
+                raw.vqp.wait_cq(&mut wcs, WAIT).unwrap();
+                if wcs[0].succeeded().unwrap().opcode == WcOpcode::Recv {
+                    answered += 1;
+                    ready(wcs[0].wr_id);
+                }
+            }
+            // Room for what the ring sends.
+            for head in 1..=MESSAGES {
+                wait_for("a tail", || (raw.cells.read_u64(0).unwrap() >= head).then_some(()));
+                raw.head(head);
+            }
+            told.recv().unwrap();
+        },
+        |listener, mut ends| {
+            wait_for("all questions", || {
+                assert!(listener.try_accept().unwrap().is_none());
+                (listener.counters().lost == QUESTIONS).then_some(())
+            });
+            for _ in 0..MESSAGES {
+                ends.sender.send(&[1], WAIT).unwrap();
+                ends.sender.flush().unwrap();
+            }
+            assert_eq!(ends.sender.counters().messages, MESSAGES);
+            tell.send(()).unwrap();
+        },
+    );
+}
+
 /// The VQP back to a peer outlives an end: a second one on it begins anew, and takes no completion for its
 /// own that is the first one's.
 #[test]
