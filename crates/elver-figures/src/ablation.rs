@@ -23,7 +23,7 @@ Examples:
   sudo elver bench ring-ablation
       messages of 512 B and of 1 MB between two nodes in two network namespaces
   elver bench ring-ablation --placement host --sizes 512 --rounds 5
-      short messages between two sessions of one node";
+      short messages between two processes at one node";
 
 /// The paper's short and long messages (section V-B, experiment 4).
 const SIZES: &str = "512,1048576";

@@ -27,7 +27,7 @@ Examples:
   sudo elver bench cases
       all three between two nodes in two network namespaces
   elver bench cases --placement host --cases nf --trace traffic.pcap
-      packets of a capture, counted by flow, between two sessions of one node
+      packets of a capture, counted by flow, between two processes at one node
   elver bench cases --cases http --gets 100000 --rounds 3";
 
 #[derive(Debug, Args)]

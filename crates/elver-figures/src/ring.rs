@@ -30,7 +30,7 @@ Examples:
   sudo elver bench ring
       messages of 64 B to 1 MB between two nodes in two network namespaces
   elver bench ring --placement host
-      between two sessions of one node: two threads that send and receive, and the node's
+      between two processes at one node, which a third thread drives
   elver bench ring --sizes 64 --modes throughput --placement loopback --rounds 1";
 
 /// Sizes by default, of figure 5.

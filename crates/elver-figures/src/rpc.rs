@@ -22,7 +22,7 @@ use ours::SIZE;
 const EXAMPLES: &str = "\
 Examples:
   elver bench rpc --placement host
-      between two sessions of one node
+      between two processes at one node
   cargo build --release -p elver-rivals
   sudo elver bench rpc --rival target/release/elver-rival-grpc
       beside gRPC's (tonic), between two network namespaces";

@@ -27,7 +27,7 @@ Examples:
   sudo elver bench stream
       64 bytes and back, and chunks of 1 MiB one way, between two network namespaces
   elver bench stream --placement host
-      between two sessions of one node, beside TCP over the loopback
+      between two processes at one node, beside TCP over the loopback
   elver bench stream --designs elver-stream,tcp,tcp-spin --rounds 3";
 
 /// Of streams, and of TCP.

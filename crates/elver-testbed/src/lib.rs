@@ -7,6 +7,7 @@
 //! | [`programs`] | which programs these are |
 //! | [`orchestrator`] | `elver faas serve`, which starts functions |
 //! | [`pair`] | two ends, each a thread with a core, on two addresses or in two namespaces |
+//! | [`apart`] | two ends in two processes at one node |
 //! | [`node`](mod@node), [`node_pair`] | an embedded node, and such at the two ends of a pair |
 //! | [`hosts`] | hosts by the hundred on one thread, which answer real packets; these three are the feature `nodes` |
 //! | [`tcp`], [`ways`] | what is connected: TCP, and VQPs by each way |
@@ -15,6 +16,7 @@
 //!
 //! Nothing is left behind, however the process ends that made it.
 
+pub mod apart;
 pub mod cluster;
 #[cfg(feature = "nodes")]
 pub mod hosts;

@@ -35,7 +35,7 @@ const BESIDE: [IpAddr; 2] =
 /// First of the addresses that the server's end has for many hosts, a /24 of them.
 const HOSTS: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 4, 1), Ipv4Addr::new(10, 9, 4, 1)];
 /// How long one end waits for the other to be ready.
-const READY_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const READY_WAIT: Duration = Duration::from_secs(10);
 
 /// How long the server waits for a connection before it looks whether the client is still there.
 const ACCEPT_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
@@ -70,10 +70,10 @@ pub struct End {
 
 /// The client, as the server sees it.
 pub struct Client {
-    ready: SyncSender<()>,
-    gone: Arc<AtomicBool>,
+    pub(crate) ready: SyncSender<()>,
+    pub(crate) gone: Arc<AtomicBool>,
     /// Closed when it is gone.
-    ended: Receiver<Infallible>,
+    pub(crate) ended: Receiver<Infallible>,
 }
 
 impl Client {
@@ -119,9 +119,9 @@ impl Client {
 }
 
 /// Tells that a thread has ended, however it did: by a flag, and by what is closed behind it.
-struct Ends {
-    gone: Arc<AtomicBool>,
-    _ended: SyncSender<Infallible>,
+pub(crate) struct Ends {
+    pub(crate) gone: Arc<AtomicBool>,
+    pub(crate) _ended: SyncSender<Infallible>,
 }
 
 impl Drop for Ends {

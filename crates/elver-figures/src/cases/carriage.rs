@@ -84,8 +84,9 @@ pub(super) struct Ends {
 
 impl Carriage {
     /// For messages of so many bytes there, and so many back.
-    pub(super) fn new(design: Design, there: u32, back: u32, is_batched: bool) -> Carriage {
-        Carriage { design, there, back, is_batched, meetings: Default::default() }
+    pub(super) fn new(design: Design, there: u32, back: u32, is_batched: bool) -> Result<Carriage> {
+        let meetings = [Meeting::new()?, Meeting::new()?];
+        Ok(Carriage { design, there, back, is_batched, meetings })
     }
 
     /// The server's end; lets the client begin.

@@ -1,7 +1,6 @@
 //! The three programs, over a pair of rings or over none.
 
 use std::collections::VecDeque;
-use std::sync::OnceLock;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
@@ -11,6 +10,7 @@ use elver_cases::http;
 use elver_cases::store::{self, KEY, Store, VALUE};
 use elver_cases::ycsb;
 use elver_console::Failure;
+use elver_testbed::apart::Notice;
 use elver_testbed::pair::Client;
 use elver_testbed::sample::Sample;
 
@@ -29,7 +29,7 @@ pub(super) fn count_flows(
     design: Design,
     traffic: &[[u8; RECORD]],
 ) -> Result<Sample, Failure> {
-    let counted = OnceLock::new();
+    let counted = Notice::new()?;
     let mut sample = Sample::of_batches(traffic.len())?;
     if design == Design::Alone {
         let began = Instant::now();
@@ -39,7 +39,7 @@ pub(super) fn count_flows(
         check(&counts, traffic)?;
         return Ok(sample);
     }
-    let carriage = Carriage::new(design, RECORD as u32, 8, true);
+    let carriage = Carriage::new(design, RECORD as u32, 8, true)?;
     let serve = |session: &Session, peer: Gid, client: &Client| {
         let mut ends = carriage.accept(session, peer, client)?;
         let mut counts = Counts::default();
@@ -48,7 +48,8 @@ pub(super) fn count_flows(
             ends.take(&mut record)?;
             counts.count(&Record::decode(&record));
         }
-        let _ = counted.set(counts);
+        counted.tell([counts.total().packets, 0])?;
+        check(&counts, traffic)?;
         outlast(session, client)
     };
     stage::run(stage, serve, |session, peer| {
@@ -58,9 +59,8 @@ pub(super) fn count_flows(
             ends.outlet.send(&[record])?;
         }
         ends.outlet.flush()?;
-        let counts = wait(session, || Ok(counted.get()))?;
+        wait(session, || counted.told())?;
         sample.add(began.elapsed());
-        check(counts, traffic)?;
         Ok(sample)
     })
 }
@@ -108,7 +108,7 @@ pub(super) fn ask(
         sample.took(all.elapsed());
         return Ok(sample);
     }
-    let carriage = Carriage::new(design, KEY as u32, VALUE as u32, true);
+    let carriage = Carriage::new(design, KEY as u32, VALUE as u32, true)?;
     let serve = |session: &Session, peer: Gid, client: &Client| {
         let mut ends = carriage.accept(session, peer, client)?;
         let mut key = [0; KEY];
@@ -176,7 +176,7 @@ pub(super) fn get_files(stage: Stage, design: Design, requests: usize) -> Result
         }
         return Ok(sample);
     }
-    let carriage = Carriage::new(design, request.len() as u32, response as u32, false);
+    let carriage = Carriage::new(design, request.len() as u32, response as u32, false)?;
     let asked = request.len();
     let serve = |session: &Session, peer: Gid, client: &Client| {
         let mut ends = carriage.accept(session, peer, client)?;

@@ -1,6 +1,5 @@
 //! WRITEs through a VQP, as perftest posts them: one for each message, and nothing else.
 
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
@@ -9,10 +8,11 @@ use elver::{
     VqpOptions, Wc,
 };
 use elver_console::Failure;
+use elver_testbed::apart::Notice;
 use elver_testbed::pair::Client;
 use elver_testbed::sample::{Clock, Sample};
 
-use super::stage::{self, STALL};
+use super::stage::{self, STALL, told, words};
 use crate::args::Stage;
 
 /// WRITEs under way, and of how many one is signalled.
@@ -100,11 +100,12 @@ pub(super) fn throughput(
     buffers: u32,
     duration: Duration,
 ) -> Result<Sample, Failure> {
-    let place = OnceLock::new();
+    let place = Notice::new()?;
     let serve = |session: &Session, peer: Gid, client: &Client| {
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let memory = session.alloc_apart(u64::from(buffers) * lines(size), access)?;
-        let _ = (place.set(memory.remote(0)), peer);
+        let _ = peer;
+        place.tell(words(memory.remote(0)))?;
         client.begin();
         while !client.is_gone() {
             session.poll()?;
@@ -114,7 +115,7 @@ pub(super) fn throughput(
     };
     stage::run(stage, serve, |session, peer| {
         let end = End::open(session, size, buffers, peer)?;
-        let to = *place.get().ok_or_else(|| anyhow!("the other end said nothing"))?;
+        let to = told(&place)?.ok_or_else(|| anyhow!("the other end said nothing"))?;
         let (mut posted, mut completed) = (0, 0);
         let mut take = |until: u64| -> Result<()> {
             let began = Instant::now();
@@ -149,16 +150,16 @@ pub(super) fn throughput(
 
 /// Back and forth, each end looking at the last byte.
 pub(super) fn latency(stage: Stage, size: u32, duration: Duration) -> Result<Sample, Failure> {
-    let (theirs, ours) = (OnceLock::new(), OnceLock::new());
+    let (theirs, ours) = (Notice::new()?, Notice::new()?);
     let serve = |session: &Session, peer: Gid, client: &Client| {
         // Its memory first, and its way back when the client's is known.
         let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let memory = session.alloc_apart(2 * lines(size), access)?;
-        let _ = theirs.set(memory.remote(lines(size)));
+        theirs.tell(words(memory.remote(lines(size))))?;
         client.begin();
         let to = loop {
-            if let Some(to) = ours.get() {
-                break *to;
+            if let Some(to) = told(&ours)? {
+                break to;
             }
             if client.is_gone() {
                 return Ok(());
@@ -179,8 +180,8 @@ pub(super) fn latency(stage: Stage, size: u32, duration: Duration) -> Result<Sam
     };
     stage::run(stage, serve, |session, peer| {
         let end = End::open(session, size, 2, peer)?;
-        let to = *theirs.get().ok_or_else(|| anyhow!("the other end said nothing"))?;
-        let _ = ours.set(end.place());
+        let to = told(&theirs)?.ok_or_else(|| anyhow!("the other end said nothing"))?;
+        ours.tell(words(end.place()))?;
         let mut byte = 1u8;
         let mut sample = Sample::new()?;
         let mut clock = Clock::new(duration);

@@ -1,15 +1,17 @@
-//! Two ends with a session each: at two nodes, which their threads drive, or at one on a third thread.
+//! Two ends with a session each: at two nodes, which their threads drive, or, in two processes, at one on a third thread.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail, ensure};
-use elver::{EmbeddedNode, Gid, Session, SessionOptions};
+use anyhow::{Result, bail, ensure};
+use elver::{EmbeddedNode, Gid, RemoteAddr, Session, SessionOptions};
 use elver_console::Failure;
 use elver_node::Node;
 use elver_node::config::Config;
-use elver_testbed::pair::{self, Client, End, Placement};
+use elver_portal::Listener;
+use elver_testbed::apart::{self, Notice};
+use elver_testbed::pair::{self, Client, End};
+use elver_testbed::scratch::Scratch;
 
 use crate::args::Stage;
 
@@ -40,36 +42,26 @@ pub(crate) fn run<T: Send>(
     Ok(out)
 }
 
-/// Both at one node, as two processes of a host are, through its portals.
+/// Both at one node, in two processes, through its portals.
 fn beside_one_node<T: Send>(
     server: impl FnOnce(&Session, Gid, &Client) -> Result<()> + Send,
     client: impl FnOnce(&Session, Gid) -> Result<T> + Send,
 ) -> Result<T, Failure> {
-    let open = || -> Result<_> {
-        let config = config(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let thread = Node::embedded(config)?.spawn()?;
-        let sockets = [thread.connect()?, thread.connect()?];
-        Ok((thread, sockets))
-    };
-    let (_thread, [first, second]) = open()?;
-    let (first, second) = (Mutex::new(Some(first)), Mutex::new(Some(second)));
-    let session = |socket: &Mutex<Option<_>>| -> Result<Session> {
-        let socket = socket.lock().ok().and_then(|mut socket| socket.take());
-        let socket = socket.ok_or_else(|| anyhow!("an end is made once"))?;
-        Ok(Session::over(socket, SessionOptions::default())?)
-    };
-    let (_, out) = pair::run(
-        Placement::Loopback,
-        |_, peer| {
-            let session = session(&first)?;
+    let scratch = Scratch::new()?;
+    let path = scratch.path().join("node.sock");
+    let listener = Listener::bind(&path).map_err(anyhow::Error::from)?;
+    let node = Node::open(config(IpAddr::V4(Ipv4Addr::LOCALHOST)), Some(listener));
+    let _thread = node.and_then(Node::spawn).map_err(anyhow::Error::from)?;
+    apart::run(
+        |peer| {
+            let session = Session::connect(&path)?;
             server(&session, session.gid(), peer)
         },
-        |_| {
-            let session = session(&second)?;
+        || {
+            let session = Session::connect(&path)?;
             client(&session, session.gid())
         },
-    )?;
-    Ok(out)
+    )
 }
 
 fn config(address: IpAddr) -> Config {
@@ -111,4 +103,17 @@ pub(crate) fn wait<T>(session: &Session, mut look: impl FnMut() -> Result<Option
         std::thread::yield_now();
         ensure!(Some(began.elapsed()) < STALL, "the other end does nothing");
     }
+}
+
+/// A place in memory, for a notice.
+pub(crate) fn words(place: RemoteAddr) -> [u64; 2] {
+    [place.addr, place.rkey.into()]
+}
+
+/// The place that a notice tells, if it tells one by now.
+pub(crate) fn told(notice: &Notice) -> Result<Option<RemoteAddr>> {
+    let place = |[addr, rkey]: [u64; 2]| -> Result<RemoteAddr> {
+        Ok(RemoteAddr { addr, rkey: u32::try_from(rkey)? })
+    };
+    notice.told()?.map(place).transpose()
 }

@@ -1,11 +1,11 @@
 //! What is measured of them: the same as of RB²'s rings.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use elver::{Gid, Session};
 use elver_console::Failure;
+use elver_testbed::apart::Notice;
 use elver_testbed::pair::Client;
 use elver_testbed::sample::{Clock, Sample};
 
@@ -29,30 +29,28 @@ const LATENCY_SLOTS: [u32; 2] = [128, 16];
 /// still looks.
 struct Course {
     /// Messages that there are, once that is known.
-    sent: AtomicU64,
-    is_over: AtomicBool,
-}
-
-impl Default for Course {
-    fn default() -> Course {
-        Course { sent: AtomicU64::new(u64::MAX), is_over: AtomicBool::new(false) }
-    }
+    sent: Notice,
+    over: Notice,
 }
 
 impl Course {
+    fn new() -> Result<Course> {
+        Ok(Course { sent: Notice::new()?, over: Notice::new()? })
+    }
+
     /// Whether so many are all: then the receiver looks no more.
-    fn is_all(&self, count: u64) -> bool {
-        let is_all = count == self.sent.load(Ordering::Acquire);
+    fn is_all(&self, count: u64) -> Result<bool> {
+        let is_all = self.sent.told()?.is_some_and(|[sent, _]| sent == count);
         if is_all {
-            self.is_over.store(true, Ordering::Release);
+            self.over.tell([count, 0])?;
         }
-        is_all
+        Ok(is_all)
     }
 
     /// Waits until so many are read.
     fn finish(&self, session: &Session, count: u64) -> Result<()> {
-        self.sent.store(count, Ordering::Release);
-        wait(session, || Ok(self.is_over.load(Ordering::Acquire).then_some(())))
+        self.sent.tell([count, 0])?;
+        wait(session, || self.over.told()).map(drop)
     }
 }
 
@@ -92,8 +90,8 @@ pub(in super::super) fn throughput(
     duration: Duration,
 ) -> Result<Sample, Failure> {
     let layout = Layout::new(&choices, size, slots);
-    let meeting = Meeting::default();
-    let course = Course::default();
+    let meeting = Meeting::new()?;
+    let course = Course::new()?;
     let serve = |session: &Session, peer: Gid, client: &Client| {
         client.begin();
         let lane = Lane::receiver(session, layout, peer, THERE, &meeting)?;
@@ -105,7 +103,7 @@ pub(in super::super) fn throughput(
                 count += 1;
                 continue;
             }
-            if course.is_all(count) {
+            if course.is_all(count)? {
                 break;
             }
             std::thread::yield_now();
@@ -145,8 +143,8 @@ pub(in super::super) fn latency(
 ) -> Result<Sample, Failure> {
     let choices = choices.unbatched();
     let layout = Layout::new(&choices, size, LATENCY_SLOTS[usize::from(size > 4_096)]);
-    let (there, back) = (Meeting::default(), Meeting::default());
-    let course = Course::default();
+    let (there, back) = (Meeting::new()?, Meeting::new()?);
+    let course = Course::new()?;
     let serve = |session: &Session, peer: Gid, client: &Client| {
         client.begin();
         let lane = Lane::receiver(session, layout, peer, THERE, &there)?;
@@ -154,7 +152,7 @@ pub(in super::super) fn latency(
         let mut sender = Sender::new(Lane::sender(session, layout, BACK, &back)?, choices);
         let mut bytes = buffer(&choices, size);
         let mut count = 0;
-        while !client.is_gone() && !course.is_all(count) {
+        while !client.is_gone() && !course.is_all(count)? {
             if receiver.try_recv(&mut bytes)? {
                 send(&mut sender, &[&bytes])?;
                 flush(&mut sender)?;

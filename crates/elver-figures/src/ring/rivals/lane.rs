@@ -1,22 +1,25 @@
-//! How a sender and a receiver of one process meet: places go through shared cells, since nothing of it is
-//! measured. The receiver connects, so that completions of WRITE_WITH_IMM come to its own VQP.
-
-use std::sync::OnceLock;
+//! How a sender and a receiver meet: places go through notices, since nothing of it is measured. The receiver connects, so that completions of WRITE_WITH_IMM come to its own VQP.
 
 use anyhow::Result;
 use elver::{
     AccessFlags, Gid, Mr, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Session, Vqp,
     VqpOptions,
 };
+use elver_testbed::apart::Notice;
 
-use super::super::stage::wait;
+use super::super::stage::{told, wait, words};
 use super::layout::Layout;
 
 /// What the two ends know of each other.
-#[derive(Debug, Default)]
 pub(crate) struct Meeting {
-    sender: OnceLock<RemoteAddr>,
-    receiver: OnceLock<RemoteAddr>,
+    sender: Notice,
+    receiver: Notice,
+}
+
+impl Meeting {
+    pub(crate) fn new() -> Result<Meeting> {
+        Ok(Meeting { sender: Notice::new()?, receiver: Notice::new()? })
+    }
 }
 
 /// An end's VQP, its memory, and where the other's is.
@@ -46,8 +49,8 @@ impl Lane {
         bound.qbind(port)?;
         let hello = session.alloc(64, AccessFlags::LOCAL_WRITE)?;
         bound.post_recv(&[RecvWr { wr_id: 0, sges: &[hello.sge(0, 64)] }])?;
-        let _ = meeting.sender.set(memory.remote(0));
-        let peer = wait(session, || Ok(meeting.receiver.get().copied()))?;
+        meeting.sender.tell(words(memory.remote(0)))?;
+        let peer = wait(session, || told(&meeting.receiver))?;
         let vqp = wait(session, || Ok(bound.qpop_msgs()?.pop().map(|message| message.source)))?;
         let _bound = Some((bound, hello));
         Ok(Lane { session: session.clone(), vqp, memory, peer, layout, _bound })
@@ -62,8 +65,8 @@ impl Lane {
         meeting: &Meeting,
     ) -> Result<Lane> {
         let memory = memory(session, &layout)?;
-        let _ = meeting.receiver.set(memory.remote(0));
-        let peer = wait(session, || Ok(meeting.sender.get().copied()))?;
+        meeting.receiver.tell(words(memory.remote(0)))?;
+        let peer = wait(session, || told(&meeting.sender))?;
         let options =
             VqpOptions { max_send_wr: QUEUE, max_recv_wr: QUEUE, ..VqpOptions::default() };
         let vqp = session.create_vqp(options)?;

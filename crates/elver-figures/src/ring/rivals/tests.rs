@@ -41,10 +41,12 @@ fn content(number: u64, size: u32) -> Vec<u8> {
 #[test]
 fn every_message_of_every_design_comes_once_in_order_as_it_was() {
     for (name, choices) in DESIGNS {
-        for (size, slots) in [(64, 256), (100, 16), (9_000, 32)] {
+        let measures =
+            [(64, 256, Stage::Loopback), (100, 16, Stage::Host), (9_000, 32, Stage::Loopback)];
+        for (size, slots, stage) in measures {
             let choices = choices();
             let layout = Layout::new(&choices, size, slots);
-            let meeting = Meeting::default();
+            let meeting = Meeting::new().unwrap();
             let serve = |session: &Session, peer: Gid, client: &Client| -> Result<()> {
                 client.begin();
                 let lane = Lane::receiver(session, layout, peer, THERE, &meeting)?;
@@ -67,7 +69,7 @@ fn every_message_of_every_design_comes_once_in_order_as_it_was() {
                 }
                 Ok(())
             };
-            let ran = stage::run(Stage::Loopback, serve, |session, _| {
+            let ran = stage::run(stage, serve, |session, _| {
                 let lane = Lane::sender(session, layout, THERE, &meeting)?;
                 let mut sender = Sender::new(lane, choices);
                 for number in 0..MESSAGES {
