@@ -223,14 +223,17 @@ impl<M: Memory> Hw<M> {
     }
 
     /// The driver caught up. What passed since it last had counts as time in which initiators could
-    /// be heard, but no more than a part of the idle time at once: who looks so seldom was asleep, or
-    /// his clock jumped.
+    /// be heard, unless it is more than a part of the idle time: who looks so seldom was asleep, or
+    /// his clock jumped, and of who stood still again and again not even a part counts: eight times were
+    /// silence enough to forget an initiator whose packets waited each time.
     #[inline]
     pub(crate) fn caught_up(&mut self, now: Time) {
-        let passed = now.ns_since(self.looked_at).min(self.config.dc_context_idle_ns / 8);
+        let passed = now.ns_since(self.looked_at);
         self.looked_at = now;
         self.dated = None;
-        self.awake = self.awake.saturating_add_ns(passed);
+        if passed <= self.config.dc_context_idle_ns / 8 {
+            self.awake = self.awake.saturating_add_ns(passed);
+        }
     }
 
     /// A packet is taken. Where the driver was away for long before, it may have come at any time since, and so

@@ -158,8 +158,8 @@ impl<M: Memory> Rnic<M> {
     /// A DCT forgets initiators that were silent, and only what was said to have been taken counts as
     /// silence. After a suspend, or when its process did not run, packets may wait that an initiator
     /// sent long ago, some for the second time: a context that looks idle by the clock alone may be
-    /// the one that knows them for executed. So of the time from one call to the next an eighth of
-    /// [`Config::dc_context_idle_ns`] counts at most, and without this call no context is given up.
+    /// the one that knows them for executed. So the time from one call to the next counts if it is an eighth of
+    /// [`Config::dc_context_idle_ns`] at most, and without this call no context is given up.
     #[inline]
     pub fn caught_up(&mut self, now: Time) {
         self.hw.caught_up(now);
