@@ -8,7 +8,7 @@ use elver_msg::{
     Address, Error, Group, Launched, Loss, Options, Rendezvous, Request, Source, Tag, ops,
 };
 use elver_random::Rng;
-use elver_testkit::{Launch, Process, Role, impatient, role, stay};
+use elver_testkit::{Launch, Process, Role, impatient, patient, role, stay};
 
 /// How long a rank may take to hear of a death on a busy machine: long against the second that it takes on others.
 const HEARD: Duration = Duration::from_secs(20);
@@ -193,7 +193,7 @@ fn a_host_that_dies_is_missed() {
 /// that it is gone, and both meet anew.
 #[test]
 fn a_node_that_starts_anew_ends_its_ranks_and_takes_new_ones() {
-    let (meta, other) = PLACE.cluster(64, impatient);
+    let (meta, other) = PLACE.cluster(64, patient);
     let (tell, is_told) = std::sync::mpsc::channel();
     let both = [&meta, &other].map(|node| node.gid);
     let (paths, ports) = ([meta.path.clone(), other.path.clone()], [100, 101]);
@@ -224,7 +224,7 @@ fn a_node_that_starts_anew_ends_its_ranks_and_takes_new_ones() {
         let told = group.recv(1, NEVER, &mut []).unwrap_err();
         assert!(matches!(told, Error::Lost { rank: 1, loss: Loss::Gone(_) }), "{told}");
     });
-    let _other = PLACE.member(64, 2, impatient);
+    let _other = PLACE.member(64, 2, patient);
     std::thread::scope(|scope| {
         scope.spawn(move || join(1, TOKEN + 1).finish().unwrap());
         join(0, TOKEN + 1).finish().unwrap();

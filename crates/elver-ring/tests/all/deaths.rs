@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::common::{PLACE, TestNode, WAIT, config, session_at};
 use elver::{Gid, Policy, Session};
 use elver_ring::{Carrier, Config, Ends, Error, Listener, ListenerOptions, Options, connect};
-use elver_testkit::{Launch, Process, Role, hears_within_a_second, impatient, role, stay};
+use elver_testkit::{Launch, Process, Role, hears_within_a_second, impatient, patient, role, stay};
 
 /// Of the cluster of which a host dies.
 const GROUP: u8 = 12;
@@ -201,7 +201,7 @@ fn the_end_of_the_node_of_both_ends_is_heard_by_both() {
 /// The node of one end ends, and another one is there in its place.
 #[test]
 fn a_node_that_starts_anew_ends_its_rings_and_takes_new_ones() {
-    let (meta, other) = PLACE.cluster(13, impatient);
+    let (meta, other) = PLACE.cluster(13, patient);
     let session = session_at(&meta);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let (gid, path) = (meta.gid, other.path.clone());
@@ -217,7 +217,7 @@ fn a_node_that_starts_anew_ends_its_rings_and_takes_new_ones() {
         assert!(matches!(gone, Error::Carrier(_)), "{gone}");
         assert_eq!(ends.receiver.counters().messages, 1, "nothing twice");
     });
-    let other = PLACE.member(13, 2, impatient);
+    let other = PLACE.member(13, 2, patient);
     let connected = |mut ends: Ends| {
         assert_eq!(ends.receiver.recv(WAIT).unwrap().unwrap().to_vec(), b"heard");
     };

@@ -10,7 +10,7 @@ use elver::{Gid, Ready, Session};
 use elver_rpc::{
     Client, ClientOptions, Code, Executed, Method, Responder, Server, ServerOptions, Sink, Status,
 };
-use elver_testkit::{Launch, Process, Role, hears_within_a_second, impatient, role, wait_for};
+use elver_testkit::{Launch, Process, Role, hears_within_a_second, patient, role, wait_for};
 
 const NEVER: Method<u64, u64> = Method::new(1, "test.Never");
 const ADD: Method<(u64, u64), u64> = Method::new(2, "test.Add");
@@ -98,7 +98,7 @@ fn fails_the_calls_under_way(node: &TestNode) -> Duration {
 /// client calls.
 #[test]
 fn a_node_that_starts_anew_ends_its_calls_and_takes_new_ones() {
-    let (meta, other) = PLACE.cluster(34, impatient);
+    let (meta, other) = PLACE.cluster(34, patient);
     let (tell, kept) = mpsc::channel();
     let serving = serve(&meta, ServerOptions::default(), move |server| {
         server.on(ADD, |(one, other), _| Ok(one + other));
@@ -117,7 +117,7 @@ fn a_node_that_starts_anew_ends_its_calls_and_takes_new_ones() {
     let error = client.call(ADD, &(1, 2), WAIT).unwrap_err();
     assert_eq!((error.code(), error.executed), (Code::Unavailable, Executed::No));
     wait_for("the server to hear of it", || responder.context().is_cancelled().then_some(()));
-    let other = PLACE.member(34, 2, impatient);
+    let other = PLACE.member(34, 2, patient);
     let session = session_at(&other);
     assert_eq!(serving.client(&session).unwrap().call(ADD, &(1, 2), WAIT).unwrap(), 3);
     serving.stop();

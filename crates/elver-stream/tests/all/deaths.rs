@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::{PLACE, TestNode, WAIT, both_ways_at, session_at};
 use elver::{Gid, Session};
 use elver_stream::{Interest, Listener, ListenerOptions, Options, Stream};
-use elver_testkit::{Launch, Process, Role, hears_within_a_second, impatient, role, stay};
+use elver_testkit::{Launch, Process, Role, hears_within_a_second, impatient, patient, role, stay};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Of the cluster of which a host dies.
@@ -150,7 +150,7 @@ fn a_host_that_dies_is_missed() {
 /// that the stream was reset, once it has read what was said.
 #[test]
 fn a_node_that_starts_anew_ends_its_streams_and_takes_new_ones() {
-    let (meta, other) = PLACE.cluster(42, impatient);
+    let (meta, other) = PLACE.cluster(42, patient);
     let session = session_at(&meta);
     let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
     let (gid, port) = (meta.gid, listener.port());
@@ -183,7 +183,7 @@ fn a_node_that_starts_anew_ends_its_streams_and_takes_new_ones() {
         let aborted = talks.join().unwrap().unwrap_err();
         assert_eq!(aborted.kind(), ErrorKind::ConnectionAborted, "{aborted}");
     });
-    let other = PLACE.member(42, 2, impatient);
+    let other = PLACE.member(42, 2, patient);
     std::thread::scope(|scope| {
         let talks = scope.spawn(|| talk(&other.path));
         let mut stream = listener.accept(WAIT).unwrap();
