@@ -21,6 +21,7 @@ fn what_spins() {
     the_status_is_shown();
     connects_have_their_rows();
     rings_have_their_rows();
+    rings_of_several_threads_have_their_rows();
     rings_without_a_choice_have_their_rows();
     cases_have_their_rows();
     streams_have_their_rows();
@@ -544,6 +545,21 @@ fn rings_have_their_rows() {
         }
         the_machine_is_judged(&object);
     }
+}
+
+/// Of each number of threads one, beside each other at one node; elsewhere a node has one thread.
+fn rings_of_several_threads_have_their_rows() {
+    let short = ["--rounds", "1", "--duration", "0.05", "--sizes", "64", "--threads", "1,3"];
+    let object = bench("ring", "host", &short);
+    let rows = object["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 2 * 6, "{object}");
+    for (at, row) in rows.iter().enumerate() {
+        assert_eq!(row["threads"], [1, 3][at / 6 % 2], "{object}");
+        assert!(row["mmsg_per_s"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let refused = run(&["bench", "ring", "--placement", "loopback", "--threads", "2"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.contains("--placement host"), "{said}");
 }
 
 /// The paper's micro-benchmarks, and its table II: each row is measured, or named with the reason why it is not.

@@ -204,9 +204,9 @@ impl Ablated {
 
     fn measure(&mut self, stage: Stage, duration: Duration) -> Result<(), Failure> {
         let setting = self.without.setting(self.size)?;
-        let sample: Sample = rb2::throughput(stage, self.size, setting, duration)?;
+        let sample: Sample = rb2::throughput(stage.into(), self.size, setting, duration)?;
         self.per_s.push(sample.per_s());
-        let sample = rb2::latency(stage, self.size, setting, duration.min(LATENCY))?;
+        let sample = rb2::latency(stage.into(), self.size, setting, duration.min(LATENCY))?;
         self.mean_us.push(sample.mean_us());
         self.p999_us.push(sample.us(99.9));
         Ok(())

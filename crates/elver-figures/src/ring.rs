@@ -24,6 +24,7 @@ use crate::report::rows::{Figure, Row, Target};
 use measures::Measures;
 use rb2::Setting;
 use rivals::Choices;
+use stage::Ground;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,8 +32,12 @@ Examples:
       messages of 64 B to 1 MB between two nodes in two network namespaces
   elver bench ring --placement host
       between two processes at one node, which a third thread drives
+  elver bench ring --placement host --sizes 64 --threads 1,2,4
+      by several threads at one node
   elver bench ring --sizes 64 --modes throughput --placement loopback --rounds 1";
 
+/// Most threads: each has ports of its own.
+const THREADS_MAX: i64 = 64;
 /// Sizes by default, of figure 5.
 const SIZES: &str = "64,512,4096,32768,1048576";
 
@@ -53,6 +58,9 @@ pub struct RingArgs {
     /// What to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "throughput,latency")]
     modes: Vec<Mode>,
+    /// Threads that send, each to a process of its own, at one node (figure 7); several need `--placement host`.
+    #[arg(long, value_delimiter = ',', default_value = "1", value_parser = value_parser!(u32).range(1..=THREADS_MAX))]
+    threads: Vec<u32>,
     /// What carries the rings of `rb2`, both ways.
     #[arg(long, value_enum, default_value = "shared")]
     policy: By,
@@ -128,6 +136,7 @@ struct Measured {
     design: Design,
     mode: Mode,
     size: u32,
+    threads: u32,
     per_s: Figure,
     mean_us: Figure,
     p999_us: Figure,
@@ -135,49 +144,23 @@ struct Measured {
 
 /// Measures and prints.
 pub(crate) fn run(args: &RingArgs) -> Result<(), Failure> {
-    let duration = Duration::from_secs_f64(args.time.duration);
-    let policy = args.policy.policy();
     let mut rows = Vec::new();
     for mode in &args.modes {
         for size in &args.sizes {
-            rows.extend(args.designs.iter().map(|design| Measured::new(*design, *mode, *size)));
+            for threads in &args.threads {
+                let row = |design: &Design| Measured::new(*design, *mode, *size, *threads);
+                rows.extend(args.designs.iter().map(row));
+            }
         }
     }
     let ended = Frame::begin("ring", &args.run).run(|stage, doing| {
         for row in &mut rows {
-            doing(&format!("{}, {} B, {}", row.design.name(), row.size, row.mode.name()));
-            row.push(&match (row.design, row.mode) {
-                (Design::Rb2, Mode::Throughput) => {
-                    let setting =
-                        Setting { policy, ..Setting::of(args.measures.config(row.size)?) };
-                    rb2::throughput(stage, row.size, setting, duration)?
-                }
-                (Design::Rb2, Mode::Latency) => {
-                    let config = Measures::default().config(row.size)?;
-                    let setting = Setting { policy, ..Setting::of(config) };
-                    rb2::latency(stage, row.size, setting, duration)?
-                }
-                (Design::Raw, Mode::Throughput) => {
-                    let buffers = args.measures.slots_for(row.size);
-                    raw::throughput(stage, row.size, buffers, duration)?
-                }
-                (Design::RawHot, Mode::Throughput) => {
-                    raw::throughput(stage, row.size, 1, duration)?
-                }
-                (Design::Raw | Design::RawHot, Mode::Latency) => {
-                    raw::latency(stage, row.size, duration)?
-                }
-                (design, mode) => {
-                    let rival = design.rival().ok_or_else(|| anyhow!("no rival is that"))?;
-                    match mode {
-                        Mode::Throughput => {
-                            let slots = args.measures.slots_for(row.size);
-                            rivals::throughput(stage, row.size, slots, rival, duration)?
-                        }
-                        Mode::Latency => rivals::latency(stage, row.size, rival, duration)?,
-                    }
-                }
-            });
+            let Measured { design, mode, size, threads, .. } = *row;
+            let threads_text =
+                if threads > 1 { format!(", {threads} threads") } else { String::new() };
+            doing(&format!("{}, {size} B, {}{threads_text}", design.name(), mode.name()));
+            let measure = |ground: Ground<'_>| measure(args, ground, design, mode, size);
+            row.push(&stage::at_once(stage, threads, measure)?);
         }
         Ok(())
     })?;
@@ -186,9 +169,17 @@ pub(crate) fn run(args: &RingArgs) -> Result<(), Failure> {
         || json!({"rows": rows.iter().map(Measured::as_json).collect::<Vec<_>>()}),
         || {
             let cells: Vec<_> = rows.iter().map(Measured::cells).collect();
-            let heads =
-                ["design", "bytes", "", "Mmsg/s [min … max]", "Gbit/s", "mean µs", "p99.9 µs"];
-            table::print(heads, &cells, 3);
+            let heads = [
+                "design",
+                "bytes",
+                "threads",
+                "",
+                "Mmsg/s [min … max]",
+                "Gbit/s",
+                "mean µs",
+                "p99.9 µs",
+            ];
+            table::print(heads, &cells, 4);
             say!(
                 "\nlatency is of both ways; in throughput's rows the receiver reads a word of each"
             );
@@ -197,10 +188,47 @@ pub(crate) fn run(args: &RingArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Measures one of the designs.
+fn measure(
+    args: &RingArgs,
+    ground: Ground<'_>,
+    design: Design,
+    mode: Mode,
+    size: u32,
+) -> Result<Sample, Failure> {
+    let duration = Duration::from_secs_f64(args.time.duration);
+    let setting = |config| Setting { policy: args.policy.policy(), ..Setting::of(config) };
+    match (design, mode) {
+        (Design::Rb2, Mode::Throughput) => {
+            rb2::throughput(ground, size, setting(args.measures.config(size)?), duration)
+        }
+        (Design::Rb2, Mode::Latency) => {
+            rb2::latency(ground, size, setting(Measures::default().config(size)?), duration)
+        }
+        (Design::Raw, Mode::Throughput) => {
+            raw::throughput(ground, size, args.measures.slots_for(size), duration)
+        }
+        (Design::RawHot, Mode::Throughput) => raw::throughput(ground, size, 1, duration),
+        (Design::Raw | Design::RawHot, Mode::Latency) => raw::latency(ground, size, duration),
+        (design, mode) => {
+            let rival = design.rival().ok_or_else(|| anyhow!("no rival is that"))?;
+            match mode {
+                Mode::Throughput => {
+                    let slots = args.measures.slots_for(size);
+                    rivals::throughput(ground, size, slots, rival, duration)
+                }
+                Mode::Latency => rivals::latency(ground, size, rival, duration),
+            }
+        }
+    }
+}
+
 /// RB² beside the WRITEs, and beside the best of the rivals; of 1 MB, of those that copy.
 fn claims(rows: &[Measured]) -> Vec<Row> {
     let beside = |row: &Measured, design: fn(Design) -> bool| -> Vec<&Measured> {
-        let same = |other: &&Measured| other.mode == row.mode && other.size == row.size;
+        let same = |other: &&Measured| {
+            (other.mode, other.size, other.threads) == (row.mode, row.size, row.threads)
+        };
         rows.iter().filter(same).filter(|other| design(other.design)).collect()
     };
     let ours = rows.iter().filter(|row| row.design == Design::Rb2);
@@ -215,14 +243,16 @@ fn claims(rows: &[Measured]) -> Vec<Row> {
         rivals.sort_by(|one, other| figure(one).median().total_cmp(&figure(other).median()));
         let best = if is_latency { rivals.first() } else { rivals.last() };
         let targets = match (row.mode, row.size) {
+            _ if row.threads > 1 => [Target::None, Target::None],
             (Mode::Latency, 64) => [Target::None, Target::AtMost(1.0)],
             (Mode::Throughput, 64) => [Target::AtLeast(2.0), Target::AtLeast(2.5)],
             (Mode::Throughput, 1_048_576) => [Target::AtLeast(0.97), Target::AtLeast(1.8)],
             _ => [Target::None, Target::None],
         };
+        let by = if row.threads > 1 { format!(", {} threads", row.threads) } else { String::new() };
         let (unit, name) = match row.mode {
-            Mode::Throughput => ("/s", format!("rb2: messages of {} B", row.size)),
-            Mode::Latency => ("µs", format!("rb2: p99.9 of {} B and back", row.size)),
+            Mode::Throughput => ("/s", format!("rb2: messages of {} B{by}", row.size)),
+            Mode::Latency => ("µs", format!("rb2: p99.9 of {} B and back{by}", row.size)),
         };
         for (other, target) in [raw.first(), best].into_iter().zip(targets) {
             let Some(other) = other else { continue };
@@ -234,10 +264,10 @@ fn claims(rows: &[Measured]) -> Vec<Row> {
 }
 
 impl Measured {
-    fn new(design: Design, mode: Mode, size: u32) -> Measured {
+    fn new(design: Design, mode: Mode, size: u32, threads: u32) -> Measured {
         let none = Figure::default();
         let [per_s, mean_us, p999_us] = [none.clone(), none.clone(), none];
-        Measured { design, mode, size, per_s, mean_us, p999_us }
+        Measured { design, mode, size, threads, per_s, mean_us, p999_us }
     }
 
     fn push(&mut self, sample: &Sample) {
@@ -258,7 +288,7 @@ impl Measured {
         let mut row = json!({
             "design": self.design.name(),
             "size": self.size,
-            "threads": 1,
+            "threads": self.threads,
             "mode": self.mode.name(),
             "gbps": thousandth(self.gbps()),
             "mmsg_per_s": millionth(self.per_s.median() / 1e6),
@@ -273,7 +303,7 @@ impl Measured {
         row
     }
 
-    fn cells(&self) -> [String; 7] {
+    fn cells(&self) -> [String; 8] {
         let mut rate = Figure::default();
         let [least, most] = self.per_s.spread();
         [least, self.per_s.median(), most].iter().for_each(|per_s| rate.push(per_s / 1e6));
@@ -283,7 +313,8 @@ impl Measured {
         };
         let (design, mode) = (self.design.name().to_string(), self.mode.name().to_string());
         let [mean, p999] = [&self.mean_us, &self.p999_us].map(latency);
-        [design, self.size.to_string(), mode, rate.text(), number(self.gbps()), mean, p999]
+        let [size, threads] = [self.size, self.threads].map(|count| count.to_string());
+        [design, size, threads, mode, rate.text(), number(self.gbps()), mean, p999]
     }
 }
 

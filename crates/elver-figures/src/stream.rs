@@ -146,7 +146,7 @@ fn over_rings(
     duration: Duration,
 ) -> Result<Sample, Failure> {
     stage::run(
-        stage,
+        stage.into(),
         |session, _, client| {
             let allowed =
                 ListenerOptions { buffer_bytes_max: 1 << 30, ..ListenerOptions::default() };

@@ -1,6 +1,7 @@
-//! Two ends in two processes, each on a core of its own, and what they tell each other beside what is measured.
+//! Two ends in two processes, each on a core, and what they tell each other beside what is measured.
 //!
-//! The server's process is a fork of this one: it has what was made before, and nothing that is made later.
+//! The server's process is a fork of this one: it has what was made before, and nothing that is made later. Where several
+//! threads do so, they fork together ([`Pair::forks`]): what one of them was just making would never be made in a child of another.
 
 use std::convert::Infallible;
 use std::io::{Read, Write};
@@ -18,11 +19,21 @@ use elver_portal::memfd::{self, Pages};
 use elver_soft::SoftMemory;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
+use crate::meet::Meet;
 use crate::pair::{Client, Ends, READY_WAIT};
-use crate::seat::pin;
+use crate::seat::{cores, pin};
 
 /// What the server's process says when the client may begin. Whatever else it says is why it failed.
 const BEGIN: u8 = 1;
+
+/// Which pair it is, of those that run at the same time.
+#[derive(Clone, Copy, Default)]
+pub struct Pair<'a> {
+    /// Counted from 0: it has two cores of its own, if there are as many.
+    pub number: usize,
+    /// Where all of them meet before they fork, and once they have.
+    pub forks: Option<[&'a Meet; 2]>,
+}
 
 /// Runs `server`, which lets the client begin, in a process of its own, and `client` in this one.
 ///
@@ -30,21 +41,30 @@ const BEGIN: u8 = 1;
 ///
 /// What failed at either end, and what the system says.
 pub fn run<T: Send>(
+    pair: Pair<'_>,
     server: impl FnOnce(&Client) -> Result<()>,
     client: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T, Failure> {
+    let [client_core, server_core] = [0, 1].map(|end| 2 * pair.number + end);
     let (link, theirs) = UnixStream::pair().context("cannot make a socket pair")?;
+    if let Some([before, _]) = pair.forks {
+        before.wait()?;
+    }
     // SAFETY: the child runs `serve` alone and ends by `_exit`. It takes no lock of this process that another of its
     // threads may hold at the fork but the allocator's, which the C library has free there.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         drop(link);
-        serve(server, &theirs);
+        serve(server, server_core, &theirs);
     }
     drop(theirs);
     let process = Pid::from_raw(pid).filter(|_| pid > 0);
     let process = process.ok_or_else(std::io::Error::last_os_error).context("cannot fork")?;
-    let (asked, said) = ask(client, &link);
+    if let Some([_, behind]) = pair.forks {
+        // The server's process has nobody to serve then, and ends.
+        behind.wait()?;
+    }
+    let (asked, said) = ask(client, client_core, &link);
     let served = end_of(process, said);
     match (served, asked) {
         (Ok(()), Ok(asked)) => Ok(asked),
@@ -57,12 +77,12 @@ pub fn run<T: Send>(
 }
 
 /// The server's process, to its end.
-fn serve(server: impl FnOnce(&Client) -> Result<()>, link: &UnixStream) -> ! {
+fn serve(server: impl FnOnce(&Client) -> Result<()>, core: usize, link: &UnixStream) -> ! {
     // Nothing is left behind, however its parent ends.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let client = beside(link)?;
-        pin(1);
+        pin(core % cores());
         server(&client)
     }));
     let code = match ended.unwrap_or_else(|_| Err(anyhow!("it panicked"))) {
@@ -103,13 +123,14 @@ fn beside(link: &UnixStream) -> Result<Client> {
 /// failure by then.
 fn ask<T: Send>(
     client: impl FnOnce() -> Result<T> + Send,
+    core: usize,
     link: &UnixStream,
 ) -> (Result<T>, Result<String>) {
     let mut said = Vec::new();
     let asked = begun(link, &mut said).and_then(|()| {
         thread::scope(|scope| {
             let asking = scope.spawn(|| {
-                pin(0);
+                pin(core % cores());
                 client()
             });
             asking.join().map_err(|_| anyhow!("the client's thread panicked"))?
@@ -208,6 +229,7 @@ mod tests {
         let (there, back) = (Notice::new().unwrap(), Notice::new().unwrap());
         let own = std::process::id();
         let heard = run(
+            Pair::default(),
             |client| {
                 ensure!(there.told()?.is_none(), "nothing was said");
                 client.begin();
@@ -238,7 +260,7 @@ mod tests {
     #[test]
     fn what_fails_at_either_end_is_told() {
         let text = |ended: Result<(), Failure>| text(ended.err().unwrap());
-        let early = text(run(|_| Err(anyhow!("no memory")), || Ok(())));
+        let early = text(run(Pair::default(), |_| Err(anyhow!("no memory")), || Ok(())));
         assert!(early.contains("no memory") && early.contains("did not get ready"), "{early}");
         let begin = |client: &Client| -> Result<()> {
             client.begin();
@@ -246,15 +268,17 @@ mod tests {
             Ok(())
         };
         let late = text(run(
+            Pair::default(),
             |client| begin(client).and_then(|()| Err(anyhow!("lost a message"))),
             || Ok(()),
         ));
         assert!(late.contains("lost a message"), "{late}");
-        let client = text(run(begin, || Err(anyhow!("no answer"))));
+        let client = text(run(Pair::default(), begin, || Err(anyhow!("no answer"))));
         assert!(client.contains("no answer") && !client.contains("server"), "{client}");
-        let panicked = text(run(|_| panic!("this is wanted"), || Ok(())));
+        let panicked = text(run(Pair::default(), |_| panic!("this is wanted"), || Ok(())));
         assert!(panicked.contains("it panicked"), "{panicked}");
         let killed = text(run(
+            Pair::default(),
             |_| {
                 // SAFETY: it ends the child alone.
                 unsafe { libc::_exit(3) }

@@ -1,4 +1,4 @@
-//! Two ends that begin together and stay until both are done.
+//! Ends that begin together and stay until all are done.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -7,21 +7,32 @@ use anyhow::{Result, bail};
 
 /// How long one end waits for the other.
 const WAIT: Duration = Duration::from_secs(10);
-const ENDS: u32 = 2;
 
-/// Where two ends meet.
-#[derive(Default)]
+/// Where ends meet.
 pub struct Meet {
+    ends: u32,
     here: AtomicU32,
     done: AtomicU32,
 }
 
+impl Default for Meet {
+    /// Of two.
+    fn default() -> Meet {
+        Meet::of(2)
+    }
+}
+
 impl Meet {
-    /// Waits for the other end, spinning.
+    /// Where so many meet.
+    pub fn of(ends: u32) -> Meet {
+        Meet { ends, here: AtomicU32::default(), done: AtomicU32::default() }
+    }
+
+    /// Waits for the others, spinning.
     ///
     /// # Errors
     ///
-    /// The other end does not come in time.
+    /// One of them does not come in time.
     pub fn wait(&self) -> Result<()> {
         self.wait_while(std::thread::yield_now)
     }
@@ -30,13 +41,13 @@ impl Meet {
     ///
     /// # Errors
     ///
-    /// The other end does not come in time.
+    /// One of the others does not come in time.
     pub fn wait_while(&self, mut doing: impl FnMut()) -> Result<()> {
         self.here.fetch_add(1, Ordering::AcqRel);
         let start = Instant::now();
-        while self.here.load(Ordering::Acquire) < ENDS {
+        while self.here.load(Ordering::Acquire) < self.ends {
             if start.elapsed() > WAIT {
-                bail!("the other end did not get ready");
+                bail!("not all of the {} ends got ready", self.ends);
             }
             doing();
         }
@@ -48,9 +59,9 @@ impl Meet {
         self.done.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether both ends have all they want.
+    /// Whether all ends have all they want.
     pub fn all_done(&self) -> bool {
-        self.done.load(Ordering::Acquire) == ENDS
+        self.done.load(Ordering::Acquire) == self.ends
     }
 }
 

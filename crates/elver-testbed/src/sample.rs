@@ -69,6 +69,18 @@ impl Sample {
         }
     }
 
+    /// What several saw at the same time; none if there are none. Who began together is not done at the same moment: the longest
+    /// time counts for all.
+    pub fn at_once(samples: impl IntoIterator<Item = Sample>) -> Option<Sample> {
+        let mut samples = samples.into_iter();
+        let mut all = samples.next()?;
+        for other in samples {
+            all.add_counts(&other.counts());
+            all.seconds = all.seconds.max(other.seconds);
+        }
+        Some(all)
+    }
+
     /// All of it was in this time.
     pub fn took(&mut self, time: Duration) {
         self.seconds = time.as_secs_f64();
@@ -138,5 +150,24 @@ impl Clock {
     /// The measurement has ended.
     pub fn finish(&self, sample: &mut Sample) {
         sample.seconds = self.start.elapsed().as_secs_f64();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_at_once_the_operations_add_up_in_the_longest_time() {
+        let sample = |count, seconds| {
+            let mut sample = Sample::of_batches(10).unwrap();
+            (0..count).for_each(|_| sample.record(Duration::from_micros(5)));
+            sample.took(Duration::from_secs(seconds));
+            sample
+        };
+        let all = Sample::at_once([sample(3, 1), sample(5, 2)]).unwrap();
+        assert_eq!(all.per_s(), 40.0);
+        assert!((all.mean_us() - 5.0).abs() < 0.01, "{}", all.mean_us());
+        assert!(Sample::at_once([]).is_none());
     }
 }

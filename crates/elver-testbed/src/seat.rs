@@ -6,13 +6,17 @@ use std::thread;
 use rustix::thread::CpuSet;
 use serde::{Deserialize, Serialize};
 
-/// Pins the calling thread to a core; where there are fewer, to the last.
-pub fn pin(core: usize) {
+/// Cores that this process may run on.
+pub fn cores() -> usize {
     // Asked once, before any thread is pinned: a pinned thread is told of its own core alone.
     static CORES: OnceLock<usize> = OnceLock::new();
-    let cores = *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from));
+    *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
+}
+
+/// Pins the calling thread to a core; where there are fewer, to the last.
+pub fn pin(core: usize) {
     let mut set = CpuSet::new();
-    set.set(core.min(cores - 1));
+    set.set(core.min(cores() - 1));
     // A cgroup may forbid the core; then the scheduler places the thread.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }

@@ -52,7 +52,7 @@ pub(super) fn count_flows(
         check(&counts, traffic)?;
         outlast(session, client)
     };
-    stage::run(stage, serve, |session, peer| {
+    stage::run(stage.into(), serve, |session, peer| {
         let mut ends = carriage.connect(session, peer)?;
         let began = Instant::now();
         for record in traffic {
@@ -119,7 +119,7 @@ pub(super) fn ask(
         ends.outlet.flush()?;
         outlast(session, client)
     };
-    stage::run(stage, serve, |session, peer| {
+    stage::run(stage.into(), serve, |session, peer| {
         let mut ends = carriage.connect(session, peer)?;
         let mut asked = VecDeque::with_capacity(under_way);
         let mut keys = keys.iter();
@@ -189,7 +189,7 @@ pub(super) fn get_files(stage: Stage, design: Design, requests: usize) -> Result
         }
         outlast(session, client)
     };
-    stage::run(stage, serve, |session, peer| {
+    stage::run(stage.into(), serve, |session, peer| {
         let mut ends = carriage.connect(session, peer)?;
         let mut got = vec![0; response];
         for _ in 0..requests {

@@ -12,8 +12,7 @@ use elver_testbed::apart::Notice;
 use elver_testbed::pair::Client;
 use elver_testbed::sample::{Clock, Sample};
 
-use super::stage::{self, STALL, told, words};
-use crate::args::Stage;
+use super::stage::{self, Ground, STALL, told, words};
 
 /// WRITEs under way, and of how many one is signalled.
 const DEPTH: u64 = 128;
@@ -95,7 +94,7 @@ impl End {
 
 /// As many as go, one way, through `buffers` in turn. Nobody takes them in.
 pub(super) fn throughput(
-    stage: Stage,
+    ground: Ground<'_>,
     size: u32,
     buffers: u32,
     duration: Duration,
@@ -113,7 +112,7 @@ pub(super) fn throughput(
         }
         Ok(())
     };
-    stage::run(stage, serve, |session, peer| {
+    stage::run(ground, serve, |session, peer| {
         let end = End::open(session, size, buffers, peer)?;
         let to = told(&place)?.ok_or_else(|| anyhow!("the other end said nothing"))?;
         let (mut posted, mut completed) = (0, 0);
@@ -149,7 +148,11 @@ pub(super) fn throughput(
 }
 
 /// Back and forth, each end looking at the last byte.
-pub(super) fn latency(stage: Stage, size: u32, duration: Duration) -> Result<Sample, Failure> {
+pub(super) fn latency(
+    ground: Ground<'_>,
+    size: u32,
+    duration: Duration,
+) -> Result<Sample, Failure> {
     let (theirs, ours) = (Notice::new()?, Notice::new()?);
     let serve = |session: &Session, peer: Gid, client: &Client| {
         // Its memory first, and its way back when the client's is known.
@@ -178,7 +181,7 @@ pub(super) fn latency(stage: Stage, size: u32, duration: Duration) -> Result<Sam
         }
         Ok(())
     };
-    stage::run(stage, serve, |session, peer| {
+    stage::run(ground, serve, |session, peer| {
         let end = End::open(session, size, 2, peer)?;
         let to = told(&theirs)?.ok_or_else(|| anyhow!("the other end said nothing"))?;
         ours.tell(words(end.place()))?;

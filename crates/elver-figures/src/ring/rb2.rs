@@ -9,8 +9,7 @@ use elver_ring::{Config, Ends, Listener, ListenerOptions, Options, Sender, Wire,
 use elver_testbed::pair::Client;
 use elver_testbed::sample::{Clock, Sample};
 
-use super::stage::{self, STALL};
-use crate::args::Stage;
+use super::stage::{self, Ground, STALL};
 
 const PORT: u16 = 7;
 /// Messages between two looks at the clock.
@@ -75,7 +74,12 @@ impl Setting {
     }
 }
 
-fn accept(session: &Session, client: &Client, setting: &Setting) -> Result<(Listener, Ends)> {
+fn accept(
+    session: &Session,
+    port: u16,
+    client: &Client,
+    setting: &Setting,
+) -> Result<(Listener, Ends)> {
     let allowed = ListenerOptions {
         ring_bytes_max: 1 << 30,
         spin: Duration::from_secs(1),
@@ -83,7 +87,7 @@ fn accept(session: &Session, client: &Client, setting: &Setting) -> Result<(List
         policy: setting.policy,
         ..ListenerOptions::default()
     };
-    let listener = Listener::bind(session, PORT, allowed)?;
+    let listener = Listener::bind(session, port, allowed)?;
     client.begin();
     let ends = listener.accept(STALL)?;
     Ok((listener, ends))
@@ -91,24 +95,24 @@ fn accept(session: &Session, client: &Client, setting: &Setting) -> Result<(List
 
 /// Messages one way; the receiver reads a word of each, or copies it out.
 pub(crate) fn throughput(
-    stage: Stage,
+    ground: Ground<'_>,
     size: u32,
     setting: Setting,
     duration: Duration,
 ) -> Result<Sample, Failure> {
     let serve = |session: &Session, _: Gid, client: &Client| {
-        let (_listener, mut ends) = accept(session, client, &setting)?;
+        let (_listener, mut ends) = accept(session, ground.port(PORT), client, &setting)?;
         let mut into = setting.buffer(size);
         while let Some(message) = ends.receiver.recv(STALL)? {
             message.read(0, &mut into);
         }
         Ok(ends.sender.finish(STALL)?)
     };
-    stage::run(stage, serve, |session, peer| {
+    stage::run(ground, serve, |session, peer| {
         let back = Config { slot_bytes: setting.config.slot_bytes, ..Config::default() };
         // Nothing comes back but the end.
         let options = setting.options(Config { slots: 2, alpha: 1, beta: 1, gamma: 1, ..back });
-        let mut ends = connect(session, peer, PORT, options, STALL)?;
+        let mut ends = connect(session, peer, ground.port(PORT), options, STALL)?;
         let mut from = setting.buffer(size);
         let alpha = setting.config.alpha as usize;
         let mut burst = |count: usize| -> Result<()> {
@@ -142,14 +146,14 @@ pub(crate) fn throughput(
 
 /// A message and the same one back, nothing batched.
 pub(crate) fn latency(
-    stage: Stage,
+    ground: Ground<'_>,
     size: u32,
     setting: Setting,
     duration: Duration,
 ) -> Result<Sample, Failure> {
     let setting = setting.unbatched(size);
     let serve = |session: &Session, _: Gid, client: &Client| {
-        let (_listener, mut ends) = accept(session, client, &setting)?;
+        let (_listener, mut ends) = accept(session, ground.port(PORT), client, &setting)?;
         let mut bytes = setting.buffer(size);
         while let Some(message) = ends.receiver.recv(STALL)? {
             if setting.copies {
@@ -161,9 +165,9 @@ pub(crate) fn latency(
         }
         Ok(ends.sender.finish(STALL)?)
     };
-    stage::run(stage, serve, |session, peer| {
+    stage::run(ground, serve, |session, peer| {
         let options = setting.options(setting.config);
-        let mut ends = connect(session, peer, PORT, options, STALL)?;
+        let mut ends = connect(session, peer, ground.port(PORT), options, STALL)?;
         let mut bytes = setting.buffer(size);
         let mut sample = Sample::new()?;
         let mut clock = Clock::new(duration);

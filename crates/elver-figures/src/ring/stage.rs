@@ -1,16 +1,19 @@
 //! Two ends with a session each: at two nodes, which their threads drive, or, in two processes, at one on a third thread.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use elver::{EmbeddedNode, Gid, RemoteAddr, Session, SessionOptions};
 use elver_console::Failure;
-use elver_node::Node;
 use elver_node::config::Config;
+use elver_node::{Node, NodeThread};
 use elver_portal::Listener;
 use elver_testbed::apart::{self, Notice};
+use elver_testbed::meet::Meet;
 use elver_testbed::pair::{self, Client, End};
+use elver_testbed::sample::Sample;
 use elver_testbed::scratch::Scratch;
 
 use crate::args::Stage;
@@ -19,14 +22,45 @@ use crate::args::Stage;
 pub(crate) const STALL: Option<Duration> = Some(Duration::from_secs(10));
 const REGISTRY_PORT: u16 = 4_790;
 
+/// Ports of a pair, of several at one node.
+const PORTS: u16 = 16;
+
+/// Where a measurement runs, and beside how many others.
+#[derive(Clone, Copy)]
+pub(crate) struct Ground<'a> {
+    stage: Stage,
+    /// The node that it shares with others, and which of them it is.
+    shared: Option<(&'a Path, apart::Pair<'a>)>,
+}
+
+impl From<Stage> for Ground<'_> {
+    /// Alone.
+    fn from(stage: Stage) -> Self {
+        Ground { stage, shared: None }
+    }
+}
+
+impl Ground<'_> {
+    /// The port that it has for one of its own.
+    pub(crate) fn port(&self, port: u16) -> u16 {
+        let number = self.shared.map_or(0, |(_, pair)| pair.number);
+        port + PORTS * u16::try_from(number).unwrap_or(u16::MAX / PORTS)
+    }
+}
+
 /// Runs both ends; gives what `client` does. Each is given its session and the other end's node.
 pub(crate) fn run<T: Send>(
-    stage: Stage,
+    ground: Ground<'_>,
     server: impl FnOnce(&Session, Gid, &Client) -> Result<()> + Send,
     client: impl FnOnce(&Session, Gid) -> Result<T> + Send,
 ) -> Result<T, Failure> {
+    let Ground { stage, shared } = ground;
+    if let Some((node, pair)) = shared {
+        return beside_one_node(node, pair, server, client);
+    }
     if stage == Stage::Host {
-        return beside_one_node(server, client);
+        let node = OneNode::start()?;
+        return beside_one_node(&node.path(), apart::Pair::default(), server, client);
     }
     let (_, out) = pair::run(
         stage.pair(),
@@ -42,23 +76,75 @@ pub(crate) fn run<T: Send>(
     Ok(out)
 }
 
+/// Takes a measurement by so many pairs at once, each a thread of this process and a process of its own.
+pub(crate) fn at_once(
+    stage: Stage,
+    threads: u32,
+    measure: impl Fn(Ground<'_>) -> Result<Sample, Failure> + Sync,
+) -> Result<Sample, Failure> {
+    if threads == 1 {
+        return measure(stage.into());
+    }
+    if stage != Stage::Host {
+        return Err(Failure::unusable(
+            "several threads share one node: take `--placement host`. Elsewhere each end drives a node of its own",
+        ));
+    }
+    let node = OneNode::start()?;
+    let path = node.path();
+    let meets = [Meet::of(threads), Meet::of(threads)];
+    let forks = Some([&meets[0], &meets[1]]);
+    let (path, measure) = (&*path, &measure);
+    let samples = std::thread::scope(|scope| {
+        let lanes = (0..threads as usize).map(|number| {
+            let shared = Some((path, apart::Pair { number, forks }));
+            scope.spawn(move || measure(Ground { stage, shared }))
+        });
+        let lanes: Vec<_> = lanes.collect();
+        let ended = lanes
+            .into_iter()
+            .map(|lane| lane.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked").into())));
+        ended.collect::<Result<Vec<_>, _>>()
+    })?;
+    Ok(Sample::at_once(samples).ok_or_else(|| anyhow!("no thread measured anything"))?)
+}
+
+/// A node of this process, at which processes open sessions.
+struct OneNode {
+    _thread: NodeThread,
+    scratch: Scratch,
+}
+
+impl OneNode {
+    fn start() -> Result<OneNode> {
+        let scratch = Scratch::new()?;
+        let listener = Listener::bind(&scratch.path().join(SOCKET))?;
+        let node = Node::open(config(IpAddr::V4(Ipv4Addr::LOCALHOST)), Some(listener))?;
+        Ok(OneNode { _thread: node.spawn()?, scratch })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.scratch.path().join(SOCKET)
+    }
+}
+
+const SOCKET: &str = "node.sock";
+
 /// Both at one node, in two processes, through its portals.
 fn beside_one_node<T: Send>(
+    node: &Path,
+    pair: apart::Pair<'_>,
     server: impl FnOnce(&Session, Gid, &Client) -> Result<()> + Send,
     client: impl FnOnce(&Session, Gid) -> Result<T> + Send,
 ) -> Result<T, Failure> {
-    let scratch = Scratch::new()?;
-    let path = scratch.path().join("node.sock");
-    let listener = Listener::bind(&path).map_err(anyhow::Error::from)?;
-    let node = Node::open(config(IpAddr::V4(Ipv4Addr::LOCALHOST)), Some(listener));
-    let _thread = node.and_then(Node::spawn).map_err(anyhow::Error::from)?;
     apart::run(
+        pair,
         |peer| {
-            let session = Session::connect(&path)?;
+            let session = Session::connect(node)?;
             server(&session, session.gid(), peer)
         },
         || {
-            let session = Session::connect(&path)?;
+            let session = Session::connect(node)?;
             client(&session, session.gid())
         },
     )

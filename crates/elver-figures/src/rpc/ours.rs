@@ -47,7 +47,7 @@ pub(super) fn echo(
         }
         Ok(())
     };
-    stage::run(stage, serve, |session, peer| {
+    stage::run(stage.into(), serve, |session, peer| {
         let mut options = ClientOptions::default();
         options.ring = Options { spin, ..options.ring };
         let client = Client::connect(session, peer, PORT, options, STALL)?;

@@ -9,13 +9,12 @@ use elver_testbed::apart::Notice;
 use elver_testbed::pair::Client;
 use elver_testbed::sample::{Clock, Sample};
 
-use super::super::stage::{self, STALL, wait};
+use super::super::stage::{self, Ground, STALL, wait};
 use super::choices::Choices;
 use super::lane::{Lane, Meeting};
 use super::layout::Layout;
 use super::receiver::Receiver;
 use super::sender::Sender;
-use crate::args::Stage;
 
 /// Where the client listens for the ring there, and the server for the one back.
 pub(crate) const THERE: u16 = 11;
@@ -83,7 +82,7 @@ pub(crate) fn flush(sender: &mut Sender) -> Result<()> {
 
 /// One way, as many as go.
 pub(in super::super) fn throughput(
-    stage: Stage,
+    ground: Ground<'_>,
     size: u32,
     slots: u32,
     choices: Choices,
@@ -94,7 +93,7 @@ pub(in super::super) fn throughput(
     let course = Course::new()?;
     let serve = |session: &Session, peer: Gid, client: &Client| {
         client.begin();
-        let lane = Lane::receiver(session, layout, peer, THERE, &meeting)?;
+        let lane = Lane::receiver(session, layout, peer, ground.port(THERE), &meeting)?;
         let mut receiver = Receiver::new(lane, choices);
         let mut into = buffer(&choices, size);
         let mut count = 0;
@@ -110,8 +109,8 @@ pub(in super::super) fn throughput(
         }
         Ok(())
     };
-    stage::run(stage, serve, |session, _| {
-        let lane = Lane::sender(session, layout, THERE, &meeting)?;
+    stage::run(ground, serve, |session, _| {
+        let lane = Lane::sender(session, layout, ground.port(THERE), &meeting)?;
         let mut sender = Sender::new(lane, choices);
         let mut bytes = buffer(&choices, size);
         let each = BURST.min((64 << 20) / size as usize).max(1);
@@ -136,7 +135,7 @@ pub(in super::super) fn throughput(
 
 /// A message and the same one back, nothing batched.
 pub(in super::super) fn latency(
-    stage: Stage,
+    ground: Ground<'_>,
     size: u32,
     choices: Choices,
     duration: Duration,
@@ -147,9 +146,10 @@ pub(in super::super) fn latency(
     let course = Course::new()?;
     let serve = |session: &Session, peer: Gid, client: &Client| {
         client.begin();
-        let lane = Lane::receiver(session, layout, peer, THERE, &there)?;
+        let lane = Lane::receiver(session, layout, peer, ground.port(THERE), &there)?;
         let mut receiver = Receiver::new(lane, choices);
-        let mut sender = Sender::new(Lane::sender(session, layout, BACK, &back)?, choices);
+        let mut sender =
+            Sender::new(Lane::sender(session, layout, ground.port(BACK), &back)?, choices);
         let mut bytes = buffer(&choices, size);
         let mut count = 0;
         while !client.is_gone() && !course.is_all(count)? {
@@ -163,9 +163,10 @@ pub(in super::super) fn latency(
         }
         Ok(())
     };
-    stage::run(stage, serve, |session, peer| {
-        let mut sender = Sender::new(Lane::sender(session, layout, THERE, &there)?, choices);
-        let lane = Lane::receiver(session, layout, peer, BACK, &back)?;
+    stage::run(ground, serve, |session, peer| {
+        let mut sender =
+            Sender::new(Lane::sender(session, layout, ground.port(THERE), &there)?, choices);
+        let lane = Lane::receiver(session, layout, peer, ground.port(BACK), &back)?;
         let mut receiver = Receiver::new(lane, choices);
         let mut bytes = buffer(&choices, size);
         let mut sample = Sample::new()?;

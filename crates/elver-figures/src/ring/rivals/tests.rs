@@ -69,7 +69,7 @@ fn every_message_of_every_design_comes_once_in_order_as_it_was() {
                 }
                 Ok(())
             };
-            let ran = stage::run(stage, serve, |session, _| {
+            let ran = stage::run(stage.into(), serve, |session, _| {
                 let lane = Lane::sender(session, layout, THERE, &meeting)?;
                 let mut sender = Sender::new(lane, choices);
                 for number in 0..MESSAGES {
