@@ -60,8 +60,8 @@ pub(crate) struct Inbox {
     /// Wakings that came for each end, by its number.
     wakings: RefCell<HashMap<u64, Rc<Cell<u64>>>>,
     last_bell: Cell<u64>,
-    /// VQPs that have an end, and the offers that it was made for.
-    taken: RefCell<HashSet<u32>>,
+    /// VQPs that have an end, and whether it takes completions by now; and the offers that it was made for.
+    taken: RefCell<HashMap<u32, bool>>,
     offers: RefCell<HashSet<Offer>>,
     /// Nobody accepts any more.
     closed: Cell<bool>,
@@ -261,7 +261,7 @@ impl Inbox {
             let at = self.position(&may)?;
             // What is dropped calls the session, so that nothing is borrowed then.
             let greeted = self.waiting.borrow_mut().remove(at)?;
-            if !self.taken.borrow().contains(&greeted.source.id()) {
+            if !self.taken.borrow().contains_key(&greeted.source.id()) {
                 return Some(greeted);
             }
             self.dropped.set(self.dropped.get() + 1);
@@ -298,7 +298,7 @@ impl Inbox {
         self.last_bell.set(number);
         let rung: Rc<Cell<u64>> = Rc::default();
         self.wakings.borrow_mut().insert(number, rung.clone());
-        self.taken.borrow_mut().insert(vqp);
+        self.taken.borrow_mut().insert(vqp, false);
         self.offers.borrow_mut().insert(offer);
         Bell { inbox: self.clone(), vqp, offer, number, rung }
     }
@@ -306,8 +306,8 @@ impl Inbox {
     /// Says why not; who asked may be gone. An end on the VQP takes the completion, which gives the place in the send queue
     /// back to it. Nobody else takes one, so that there is none: no more refusals go to one peer than its VQP has room for.
     pub(crate) fn refuse(&self, source: &Vqp, reason: Refusal) {
-        let has_end = self.taken.borrow().contains(&source.id());
-        let flags = if has_end { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let is_taken = self.taken.borrow().get(&source.id()).is_some_and(|takes| *takes);
+        let flags = if is_taken { SendFlags::SIGNALED } else { SendFlags::empty() };
         let _ = send(source, REFUSAL, &Greeting::Refused(reason), flags);
     }
 
@@ -345,6 +345,13 @@ pub(crate) struct Bell {
     pub(crate) number: u64,
     /// Wakings that came.
     pub(crate) rung: Rc<Cell<u64>>,
+}
+
+impl Bell {
+    /// The end takes completions from now on.
+    pub(crate) fn takes_completions(&self) {
+        self.inbox.taken.borrow_mut().insert(self.vqp, true);
+    }
 }
 
 impl Drop for Bell {

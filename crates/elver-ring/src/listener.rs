@@ -247,6 +247,7 @@ impl Listener {
         let memory = memory.map_err(|_| Refusal::Memory)?;
         let welcome = Greeting::Welcome(memory.place(), bell.number);
         greet(&source, &welcome).map_err(|_| Refusal::Memory)?;
+        bell.takes_completions();
         let Memory { cells, outgoing, incoming } = memory;
         let (vqp, side) = match own {
             Some(own) => (own, Some(Side::new(source))),

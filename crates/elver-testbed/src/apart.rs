@@ -50,21 +50,19 @@ pub fn run<T: Send>(
     if let Some([before, _]) = pair.forks {
         before.wait()?;
     }
+    let parent = rustix::process::getpid();
     // SAFETY: the child runs `serve` alone and ends by `_exit`. It takes no lock of this process that another of its
     // threads may hold at the fork but the allocator's, which the C library has free there.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         drop(link);
-        serve(server, server_core, &theirs);
+        serve(server, server_core, &theirs, parent);
     }
     drop(theirs);
     let process = Pid::from_raw(pid).filter(|_| pid > 0);
     let process = process.ok_or_else(std::io::Error::last_os_error).context("cannot fork")?;
-    if let Some([_, behind]) = pair.forks {
-        // The server's process has nobody to serve then, and ends.
-        behind.wait()?;
-    }
-    let (asked, said) = ask(client, client_core, &link);
+    let together = pair.forks.map_or(Ok(()), |[_, behind]| behind.wait());
+    let (asked, said) = ask(together, client, client_core, &link);
     let served = end_of(process, said);
     match (served, asked) {
         (Ok(()), Ok(asked)) => Ok(asked),
@@ -77,15 +75,31 @@ pub fn run<T: Send>(
 }
 
 /// The server's process, to its end.
-fn serve(server: impl FnOnce(&Client) -> Result<()>, core: usize, link: &UnixStream) -> ! {
-    // Nothing is left behind, however its parent ends.
+fn serve(
+    server: impl FnOnce(&Client) -> Result<()>,
+    core: usize,
+    link: &UnixStream,
+    parent: Pid,
+) -> ! {
+    // Nothing is left behind, however its parent ends, or has ended.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    if rustix::process::getppid() != Some(parent) {
+        // SAFETY: it ends this process, which has nothing that others wait for.
+        unsafe { libc::_exit(1) };
+    }
+    // A panic is told as any failure is, and not where another thread may have been writing at the fork.
+    std::panic::set_hook(Box::new(|_| {}));
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let client = beside(link)?;
         pin(core % cores());
         server(&client)
     }));
-    let code = match ended.unwrap_or_else(|_| Err(anyhow!("it panicked"))) {
+    let ended = ended.unwrap_or_else(|panic| {
+        let what = panic.downcast_ref::<String>().map(String::as_str);
+        let what = what.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(anyhow!("it panicked: {}", what.unwrap_or("nothing is known of why")))
+    });
+    let code = match ended {
         Ok(()) => 0,
         Err(error) => {
             // The parent may have given up.
@@ -94,6 +108,8 @@ fn serve(server: impl FnOnce(&Client) -> Result<()>, core: usize, link: &UnixStr
             1
         }
     };
+    // Others that were forked beside this one may have the link too.
+    let _ = link.shutdown(Shutdown::Both);
     // SAFETY: it ends this process, which has nothing that others wait for.
     unsafe { libc::_exit(code) }
 }
@@ -122,12 +138,13 @@ fn beside(link: &UnixStream) -> Result<Client> {
 /// Runs the client when it may begin, and tells the server that it has gone; and what the server's process has said of its
 /// failure by then.
 fn ask<T: Send>(
+    together: Result<()>,
     client: impl FnOnce() -> Result<T> + Send,
     core: usize,
     link: &UnixStream,
 ) -> (Result<T>, Result<String>) {
     let mut said = Vec::new();
-    let asked = begun(link, &mut said).and_then(|()| {
+    let asked = together.and_then(|()| begun(link, &mut said)).and_then(|()| {
         thread::scope(|scope| {
             let asking = scope.spawn(|| {
                 pin(core % cores());
@@ -139,10 +156,12 @@ fn ask<T: Send>(
     let mut rest = || -> Result<String> {
         link.shutdown(Shutdown::Write)?;
         let mut link = link;
-        link.read_to_end(&mut said)?;
-        Ok(String::from_utf8_lossy(&said).into_owned())
+        let read = link.read_to_end(&mut said);
+        let said = String::from_utf8_lossy(&said).into_owned();
+        read.with_context(|| format!("the server's process does not end; it has said {said:?}"))?;
+        Ok(said)
     };
-    (asked, rest().context("the server's process does not end"))
+    (asked, rest())
 }
 
 fn begun(mut link: &UnixStream, said: &mut Vec<u8>) -> Result<()> {
@@ -162,7 +181,8 @@ fn end_of(process: Pid, said: Result<String>) -> Result<()> {
         // It has not been waited for, so that nobody else has its number.
         let _ = kill_process(process, Signal::KILL);
     }
-    let status = waitpid(Some(process), WaitOptions::empty()).context("waiting for a process")?;
+    let status = rustix::io::retry_on_intr(|| waitpid(Some(process), WaitOptions::empty()))
+        .context("waiting for a process")?;
     let said = said?;
     ensure!(said.is_empty(), "{said}");
     let code = status.and_then(|(_, status)| status.exit_status());

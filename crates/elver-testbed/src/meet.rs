@@ -1,6 +1,6 @@
 //! Ends that begin together and stay until all are done.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -13,6 +13,7 @@ pub struct Meet {
     ends: u32,
     here: AtomicU32,
     done: AtomicU32,
+    failed: AtomicBool,
 }
 
 impl Default for Meet {
@@ -25,7 +26,12 @@ impl Default for Meet {
 impl Meet {
     /// Where so many meet.
     pub fn of(ends: u32) -> Meet {
-        Meet { ends, here: AtomicU32::default(), done: AtomicU32::default() }
+        Meet {
+            ends,
+            here: AtomicU32::default(),
+            done: AtomicU32::default(),
+            failed: AtomicBool::default(),
+        }
     }
 
     /// Waits for the others, spinning.
@@ -46,12 +52,20 @@ impl Meet {
         self.here.fetch_add(1, Ordering::AcqRel);
         let start = Instant::now();
         while self.here.load(Ordering::Acquire) < self.ends {
+            if self.failed.load(Ordering::Acquire) {
+                bail!("another end failed");
+            }
             if start.elapsed() > WAIT {
                 bail!("not all of the {} ends got ready", self.ends);
             }
             doing();
         }
         Ok(())
+    }
+
+    /// Tells that an end has failed, and comes no more: nobody waits for it.
+    pub fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
     }
 
     /// Tells that this end has all it wants.

@@ -10,7 +10,7 @@ use elver::{
 use elver_console::Failure;
 use elver_testbed::apart::Notice;
 use elver_testbed::pair::Client;
-use elver_testbed::sample::{Clock, Sample};
+use elver_testbed::sample::Sample;
 
 use super::stage::{self, Ground, STALL, told, words};
 
@@ -130,7 +130,7 @@ pub(super) fn throughput(
             Ok(())
         };
         let mut sample = Sample::of_batches(SIGNALLED as usize)?;
-        let mut clock = Clock::new(duration);
+        let mut clock = ground.clock(duration)?;
         while clock.goes_on(&mut sample) {
             let began = Instant::now();
             take((posted + SIGNALLED).saturating_sub(DEPTH))?;
@@ -187,7 +187,7 @@ pub(super) fn latency(
         ours.tell(words(end.place()))?;
         let mut byte = 1u8;
         let mut sample = Sample::new()?;
-        let mut clock = Clock::new(duration);
+        let mut clock = ground.clock(duration)?;
         while clock.goes_on(&mut sample) {
             end.stamp(byte)?;
             let began = Instant::now();

@@ -7,7 +7,7 @@ use elver::{Gid, Policy, Session};
 use elver_console::Failure;
 use elver_ring::{Config, Ends, Listener, ListenerOptions, Options, Sender, Wire, connect};
 use elver_testbed::pair::Client;
-use elver_testbed::sample::{Clock, Sample};
+use elver_testbed::sample::Sample;
 
 use super::stage::{self, Ground, STALL};
 
@@ -127,7 +127,7 @@ pub(crate) fn throughput(
         };
         // So that a burst of the longest ones does not take seconds.
         let each = BURST.min((64 << 20) / size as usize).max(1).next_multiple_of(alpha);
-        let mut warm = Clock::new(duration);
+        let mut warm = ground.clock(duration)?;
         let mut sample = Sample::of_batches(each)?;
         while warm.goes_on(&mut sample) {
             let began = Instant::now();
@@ -170,7 +170,7 @@ pub(crate) fn latency(
         let mut ends = connect(session, peer, ground.port(PORT), options, STALL)?;
         let mut bytes = setting.buffer(size);
         let mut sample = Sample::new()?;
-        let mut clock = Clock::new(duration);
+        let mut clock = ground.clock(duration)?;
         while clock.goes_on(&mut sample) {
             let began = Instant::now();
             setting.send(&mut ends.sender, size, &mut bytes, 0)?;

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
@@ -13,7 +14,7 @@ use elver_portal::Listener;
 use elver_testbed::apart::{self, Notice};
 use elver_testbed::meet::Meet;
 use elver_testbed::pair::{self, Client, End};
-use elver_testbed::sample::Sample;
+use elver_testbed::sample::{Clock, Sample};
 use elver_testbed::scratch::Scratch;
 
 use crate::args::Stage;
@@ -29,8 +30,17 @@ const PORTS: u16 = 16;
 #[derive(Clone, Copy)]
 pub(crate) struct Ground<'a> {
     stage: Stage,
-    /// The node that it shares with others, and which of them it is.
-    shared: Option<(&'a Path, apart::Pair<'a>)>,
+    shared: Option<Shared<'a>>,
+}
+
+/// One of several.
+#[derive(Clone, Copy)]
+struct Shared<'a> {
+    /// The node of all.
+    node: &'a Path,
+    pair: apart::Pair<'a>,
+    /// Where all meet that have connected.
+    ready: &'a Meet,
 }
 
 impl From<Stage> for Ground<'_> {
@@ -43,8 +53,14 @@ impl From<Stage> for Ground<'_> {
 impl Ground<'_> {
     /// The port that it has for one of its own.
     pub(crate) fn port(&self, port: u16) -> u16 {
-        let number = self.shared.map_or(0, |(_, pair)| pair.number);
+        let number = self.shared.map_or(0, |shared| shared.pair.number);
         port + PORTS * u16::try_from(number).unwrap_or(u16::MAX / PORTS)
+    }
+
+    /// The time of a measurement, which begins when all others begin too.
+    pub(crate) fn clock(&self, duration: Duration) -> Result<Clock> {
+        self.shared.map_or(Ok(()), |shared| shared.ready.wait())?;
+        Ok(Clock::new(duration))
     }
 }
 
@@ -55,7 +71,7 @@ pub(crate) fn run<T: Send>(
     client: impl FnOnce(&Session, Gid) -> Result<T> + Send,
 ) -> Result<T, Failure> {
     let Ground { stage, shared } = ground;
-    if let Some((node, pair)) = shared {
+    if let Some(Shared { node, pair, .. }) = shared {
         return beside_one_node(node, pair, server, client);
     }
     if stage == Stage::Host {
@@ -92,20 +108,34 @@ pub(crate) fn at_once(
     }
     let node = OneNode::start()?;
     let path = node.path();
-    let meets = [Meet::of(threads), Meet::of(threads)];
-    let forks = Some([&meets[0], &meets[1]]);
-    let (path, measure) = (&*path, &measure);
+    let meets: [Meet; 3] = std::array::from_fn(|_| Meet::of(threads));
+    let [before, behind, ready] = &meets;
+    let (node, measure, meets) = (&*path, &measure, &meets);
+    // What the others say then is that this one failed.
+    let first = Mutex::new(None);
+    let first_failed = &first;
     let samples = std::thread::scope(|scope| {
         let lanes = (0..threads as usize).map(|number| {
-            let shared = Some((path, apart::Pair { number, forks }));
-            scope.spawn(move || measure(Ground { stage, shared }))
+            let pair = apart::Pair { number, forks: Some([before, behind]) };
+            let shared = Some(Shared { node, pair, ready });
+            scope.spawn(move || {
+                let measured = measure(Ground { stage, shared });
+                measured.map_err(|failure| {
+                    let mut first = first_failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    first.get_or_insert(failure);
+                    meets.iter().for_each(Meet::fail);
+                })
+            })
         });
         let lanes: Vec<_> = lanes.collect();
-        let ended = lanes
-            .into_iter()
-            .map(|lane| lane.join().unwrap_or_else(|_| Err(anyhow!("a thread panicked").into())));
-        ended.collect::<Result<Vec<_>, _>>()
-    })?;
+        let ended = lanes.into_iter().map(|lane| lane.join().unwrap_or(Err(())));
+        ended.collect::<Vec<_>>()
+    });
+    if let Some(failure) = first.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(failure);
+    }
+    let samples = samples.into_iter().collect::<Result<Vec<_>, _>>();
+    let samples = samples.map_err(|()| anyhow!("a thread panicked"))?;
     Ok(Sample::at_once(samples).ok_or_else(|| anyhow!("no thread measured anything"))?)
 }
 

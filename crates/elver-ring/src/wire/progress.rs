@@ -13,6 +13,7 @@ use super::{
 use crate::Error;
 use crate::carrier::{WRITES_MAX, Write};
 use crate::greeting::WAKING;
+use crate::inbox::REFUSAL;
 use crate::ringer::Ringer;
 use crate::side::Side;
 
@@ -315,14 +316,14 @@ impl Shared {
             wc.succeeded()?;
         }
         beside?;
-        // A peer that lay down while a tail was under way.
+        // A peer that lay down meanwhile.
         if told && self.peer_naps().is_some() {
             self.wake()?;
         }
         Ok(())
     }
 
-    /// Takes a completion in; whether it was a tail's.
+    /// Takes a completion in; whether it was a tail's, or a refusal's, which may have kept a waking from its place.
     #[inline]
     fn complete(&self, wc: &Wc) -> Result<bool, Error> {
         if wc.status != WcStatus::Success {
@@ -333,9 +334,12 @@ impl Shared {
             self.bell(wc.wr_id)?;
             return Ok(false);
         }
+        if wc.wr_id == REFUSAL {
+            return Ok(true);
+        }
         let number = wc.wr_id >> 2;
         if number <= self.beginning || number > self.posted.get() {
-            // The greeting's, a refusal's, or of an end that is gone.
+            // The greeting's, or of an end that is gone.
             return Ok(false);
         }
         self.completed.set(self.completed.get().max(number));

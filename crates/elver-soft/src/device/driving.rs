@@ -13,6 +13,8 @@ use crate::udp::HOP_LIMIT_HIDDEN;
 const POSTS_PER_FLUSH: u32 = 16;
 /// Empty looks at the socket before one at the clock.
 const EMPTY_PER_CLOCK: u32 = 8;
+/// So many empty looks behind which the next one is one at the clock too.
+pub(super) const LOOKS_AT_CLOCK: u32 = EMPTY_PER_CLOCK - 1;
 /// Packets that came past the link and are taken at once.
 const BESIDE_MAX: u32 = 64;
 /// Time between two looks at the link while all comes past it. Looks at what comes past it say nothing of time: who

@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use super::SoftDevice;
+use super::driving::LOOKS_AT_CLOCK;
 use crate::SoftError;
 use crate::clock::now;
 
@@ -59,12 +60,36 @@ impl SoftDevice {
             .map(|fd| fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let mut all: Vec<PollFd<'_>> = [link].into_iter().chain(others).flatten().collect();
         let polled = poll(&mut all, Some(&timeout));
+        // Of eight sleeps in a row none would count as time in which initiators could be heard.
+        self.empty = LOOKS_AT_CLOCK;
         if bell.is_some() {
             self.errands.hush();
         }
         match polled {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(SoftError::System { call: "ppoll", reason: error.into() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::SoftConfig;
+
+    /// Who only sleeps and looks once between two sleeps has looked for what initiators send, all the time: each sleep counts by
+    /// itself, and none is longer than what counts.
+    #[test]
+    fn the_first_look_behind_a_sleep_is_one_at_the_clock() {
+        let address = IpAddr::V4(Ipv4Addr::new(127, 0, 26, 1));
+        let mut device = SoftDevice::open(SoftConfig::for_address(address)).unwrap();
+        for _ in 0..20 {
+            let before = device.looked_at;
+            device.wait(Duration::from_millis(1)).unwrap();
+            device.drive();
+            assert!(device.looked_at > before, "the clock was not looked at");
         }
     }
 }

@@ -7,7 +7,7 @@ use elver::{Gid, Session};
 use elver_console::Failure;
 use elver_testbed::apart::Notice;
 use elver_testbed::pair::Client;
-use elver_testbed::sample::{Clock, Sample};
+use elver_testbed::sample::Sample;
 
 use super::super::stage::{self, Ground, STALL, wait};
 use super::choices::Choices;
@@ -115,7 +115,7 @@ pub(in super::super) fn throughput(
         let mut bytes = buffer(&choices, size);
         let each = BURST.min((64 << 20) / size as usize).max(1);
         let mut sample = Sample::of_batches(each)?;
-        let mut clock = Clock::new(duration);
+        let mut clock = ground.clock(duration)?;
         let mut count = 0;
         while clock.goes_on(&mut sample) {
             let began = Instant::now();
@@ -170,7 +170,7 @@ pub(in super::super) fn latency(
         let mut receiver = Receiver::new(lane, choices);
         let mut bytes = buffer(&choices, size);
         let mut sample = Sample::new()?;
-        let mut clock = Clock::new(duration);
+        let mut clock = ground.clock(duration)?;
         let mut count = 0;
         while clock.goes_on(&mut sample) {
             count += 1;
