@@ -334,13 +334,10 @@ impl Shared {
             self.bell(wc.wr_id)?;
             return Ok(false);
         }
-        if wc.wr_id == REFUSAL {
-            return Ok(true);
-        }
         let number = wc.wr_id >> 2;
         if number <= self.beginning || number > self.posted.get() {
-            // The greeting's, or of an end that is gone.
-            return Ok(false);
+            // Else the greeting's, or of an end that is gone.
+            return Ok(wc.wr_id == REFUSAL);
         }
         self.completed.set(self.completed.get().max(number));
         let is_advance = wc.wr_id & 3 == ADVANCE;
