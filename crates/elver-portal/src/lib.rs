@@ -25,8 +25,8 @@
 //!
 //! Ends of one major version understand each other: [`version`].
 //!
-//! `unsafe` stands in four modules: `memory`, `peer` for a socket option and a descriptor that changes, `standing` for what the
-//! system tells of a process's namespaces and capabilities, `lineage` for whose child it is.
+//! `unsafe` stands in five modules: `memory`, `numa` for where pages lie, `peer` for a socket option and a descriptor that
+//! changes, `standing` for what the system tells of a process's namespaces and capabilities, `lineage` for whose child it is.
 
 // A model has no files to map, and takes rings without the ends around them.
 #![cfg_attr(loom, allow(dead_code))]
@@ -45,6 +45,7 @@ mod memory;
 mod message;
 #[cfg(all(loom, test))]
 mod model;
+pub mod numa;
 mod peer;
 mod reply;
 mod ring;

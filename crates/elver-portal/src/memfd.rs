@@ -6,6 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
+use crate::numa;
+
 /// What a shared file promises: neither end can make the other fault by changing its size.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -30,15 +32,32 @@ pub const HUGE_PAGE: u64 = 2 << 20;
 ///
 /// What the system said: it has no memory, too few huge pages, or the process no descriptor left.
 pub fn create(name: &str, len: u64, pages: Pages) -> io::Result<OwnedFd> {
+    create_near(name, len, pages, None).map(|(file, _)| file)
+}
+
+/// As [`create`], its pages at a NUMA node as long as that one has some left. Also whether the system took that wish, if
+/// there is one: there is memory in any case.
+///
+/// # Errors
+///
+/// As [`create`].
+pub fn create_near(
+    name: &str,
+    len: u64,
+    pages: Pages,
+    node: Option<u16>,
+) -> io::Result<(OwnedFd, bool)> {
     let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     if pages == Pages::Huge {
         flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     }
     let fd = rustix::fs::memfd_create(name, flags)?;
     rustix::fs::ftruncate(&fd, len)?;
+    // Before there are pages, which would stay where they are.
+    let is_near = node.is_none_or(|node| numa::prefer(fd.as_fd(), len, node).is_ok());
     rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, len)?;
     rustix::fs::fcntl_add_seals(&fd, SEALS)?;
-    Ok(fd)
+    Ok((fd, is_near))
 }
 
 /// Lets no other user open a file anew, for whatever: who has been handed one to be read ([`reopen`]) cannot get at one to

@@ -1,0 +1,168 @@
+//! NUMA nodes: which there are, which one this thread runs at, and memory files whose pages lie at one.
+//!
+//! Where pages lie is a wish. A system without NUMA, a container that may not say (`EPERM`, `ENOSYS`) or whose set of
+//! nodes has another one (`EINVAL`) has memory all the same, elsewhere.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Nodes have numbers below this: Linux is built for no more.
+pub const NODES_MAX: u16 = 1024;
+/// Of the system's list of nodes as much is read: all of them, each by itself.
+const LIST_BYTES_MAX: u64 = 8 << 10;
+
+/// The nodes that have memory, in order; empty where the system tells of none. The system is asked once.
+pub fn nodes() -> &'static [u16] {
+    static NODES: OnceLock<Vec<u16>> = OnceLock::new();
+    NODES.get_or_init(|| {
+        let mut text = String::new();
+        let read = File::open("/sys/devices/system/node/has_memory")
+            .and_then(|file| file.take(LIST_BYTES_MAX).read_to_string(&mut text));
+        read.ok().and_then(|_| parse(&text)).unwrap_or_default()
+    })
+}
+
+/// The node of the CPU that this thread runs on now.
+pub fn here() -> Option<u16> {
+    let (mut cpu, mut node) = (0_u32, 0_u32);
+    // SAFETY: the call writes two numbers, for which there is room, and nothing where a null pointer stands.
+    let result = unsafe {
+        libc::syscall(libc::SYS_getcpu, &raw mut cpu, &raw mut node, std::ptr::null_mut::<u8>())
+    };
+    if result == 0 { u16::try_from(node).ok() } else { None }
+}
+
+/// Has the pages of a file in memory that are made from now on lie at a node, as long as that one has some left. `len`
+/// are its bytes, whole pages. The wish belongs to the file: whoever has it mapped makes pages so.
+///
+/// # Errors
+///
+/// What the system said: it knows no such node, the process may not use it, or may not say where pages lie. The file is as before.
+pub fn prefer(file: BorrowedFd<'_>, len: u64, node: u16) -> io::Result<()> {
+    let mask = mask(node).ok_or(io::ErrorKind::InvalidInput)?;
+    let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // The call takes memory, and no file.
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
+    let start =
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::empty(), flags, file, 0) }?;
+    // The kernel looks at one bit less than it is told of.
+    let bits = libc::c_ulong::from(NODES_MAX) + 1;
+    // SAFETY: the pages are those that were just mapped; the call reads as many bits as the mask has.
+    let result = unsafe {
+        libc::syscall(libc::SYS_mbind, start, len, libc::MPOL_PREFERRED, mask.as_ptr(), bits, 0)
+    };
+    let said = if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    // SAFETY: the mapping is ours, of this length, and nobody else knows of it.
+    let _ = unsafe { rustix::mm::munmap(start, len) };
+    said
+}
+
+const MASK_BITS: u16 = libc::c_ulong::BITS as u16;
+
+/// A node among all.
+fn mask(node: u16) -> Option<[libc::c_ulong; (NODES_MAX / MASK_BITS) as usize]> {
+    let mut mask = [0; (NODES_MAX / MASK_BITS) as usize];
+    *mask.get_mut(usize::from(node / MASK_BITS))? = 1 << (node % MASK_BITS);
+    Some(mask)
+}
+
+/// A list such as `0-1,4`; nothing if it is none.
+fn parse(list: &str) -> Option<Vec<u16>> {
+    let mut nodes = Vec::new();
+    for piece in list.trim().split(',').filter(|piece| !piece.is_empty()) {
+        let (first, last) = piece.split_once('-').unwrap_or((piece, piece));
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        let is_next = nodes.last().is_none_or(|before| *before < first);
+        if !is_next || first > last || last >= NODES_MAX {
+            return None;
+        }
+        nodes.extend(first..=last);
+    }
+    Some(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
+    use super::*;
+    use crate::memfd::{self, Pages};
+
+    #[test]
+    fn a_list_of_nodes_is_read() {
+        for (list, nodes) in [
+            ("", vec![]),
+            ("\n", vec![]),
+            ("0\n", vec![0]),
+            ("0-1\n", vec![0, 1]),
+            ("0,2-4,1023\n", vec![0, 2, 3, 4, 1023]),
+        ] {
+            assert_eq!(parse(list), Some(nodes), "{list:?}");
+        }
+        let most = parse("0-1023").unwrap();
+        assert_eq!((most.len(), most[1023]), (1024, 1023));
+        for list in ["a", "-", "0-", "-1", "1-0", "0,0", "0-2,1", "0-1024", "0-99999", "0 1", "+"] {
+            assert_eq!(parse(list), None, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_one_bit() {
+        assert_eq!(mask(0).unwrap()[0], 1);
+        assert_eq!(mask(1023).unwrap().iter().map(|word| word.count_ones()).sum::<u32>(), 1);
+        assert_eq!(mask(1023).unwrap().last().unwrap().leading_zeros(), 0);
+        assert_eq!(mask(1024), None);
+        assert_eq!(mask(u16::MAX), None);
+    }
+
+    #[test]
+    fn this_thread_runs_at_a_node() {
+        assert!(here().is_some_and(|node| node < NODES_MAX));
+        assert!(nodes().is_sorted());
+    }
+
+    /// What the system says of the mapping that begins at an address.
+    fn policy_at(start: usize) -> String {
+        let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap();
+        let start = format!("{start:x} ");
+        let line = maps.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
+        line.split(' ').next().unwrap().to_string()
+    }
+
+    #[test]
+    fn the_wish_is_the_files_and_was_there_before_its_pages() {
+        let Some(&node) = nodes().last() else {
+            let _ = writeln!(io::stderr(), "skipped: the system tells of no NUMA nodes");
+            return;
+        };
+        let len = 64 << 10;
+        let (file, is_near) = memfd::create_near("test", len, Pages::Small, Some(node)).unwrap();
+        if !is_near {
+            let _ = writeln!(io::stderr(), "skipped: this process may not say where pages lie");
+            return;
+        }
+        let words = crate::memory::Words::map(&file, len as usize, true).unwrap();
+        assert_eq!(policy_at(words.start().as_ptr() as usize), format!("prefer:{node}"));
+        let (file, is_near) = memfd::create_near("test", len, Pages::Small, None).unwrap();
+        assert!(is_near, "it has no wish");
+        let words = crate::memory::Words::map(&file, len as usize, true).unwrap();
+        assert_eq!(policy_at(words.start().as_ptr() as usize), "default");
+    }
+
+    #[test]
+    fn where_there_is_no_such_node_there_is_memory_all_the_same() {
+        for node in [NODES_MAX - 1, NODES_MAX, u16::MAX] {
+            let (file, is_near) =
+                memfd::create_near("test", 8192, Pages::Small, Some(node)).unwrap();
+            assert!(!is_near, "{node}");
+            assert!(memfd::check(file.as_fd(), 8192).is_ok());
+            assert!(prefer(file.as_fd(), 8192, node).is_err());
+        }
+    }
+}
