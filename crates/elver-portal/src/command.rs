@@ -53,6 +53,20 @@ pub enum Command<'a> {
         /// Take huge pages if there are enough.
         huge: bool,
     },
+    /// As [`Command::AllocMr`], its pages at a NUMA node of the host as long as that one has some left. Where the system does
+    /// not let the node say so the memory lies anywhere. Since minor version 7.
+    AllocMrNear {
+        /// Bytes.
+        len: u64,
+        /// Where the client will map it.
+        addr: u64,
+        /// What the region permits.
+        access: AccessFlags,
+        /// Take huge pages if there are enough.
+        huge: bool,
+        /// The NUMA node's number.
+        near: u16,
+    },
     /// Register a piece of the session's arena ([`crate::ARENA_BYTES`]): [`crate::Answer::Mr`]. Which
     /// pieces are in use is the client's affair.
     CarveMr {
@@ -225,6 +239,7 @@ const PREPARE_UNASSIGNED: u8 = 18;
 const ASSIGN: u8 = 19;
 // 13 was the same until minor version 5.
 const PREPARE: u8 = 20;
+const ALLOC_MR_NEAR: u8 = 21;
 
 /// What stands for no [`Class`] where one may be.
 const NO_CLASS: u32 = 2;
@@ -267,6 +282,14 @@ impl Command<'_> {
                     writer.put(len);
                     writer.put(addr);
                     writer.put(join(access.bits(), u32::from(huge)));
+                })
+            }
+            Command::AllocMrNear { len, addr, access, huge, near } => {
+                to.push(ALLOC_MR_NEAR, request, 4, |writer| {
+                    writer.put(len);
+                    writer.put(addr);
+                    writer.put(join(access.bits(), u32::from(huge)));
+                    writer.put(u64::from(near));
                 })
             }
             Command::CarveMr { len, offset, addr, access } => {
@@ -367,9 +390,15 @@ pub(crate) fn decode<'a>(entry: &Entry, gids: &'a mut Vec<Gid>) -> Result<Comman
         }
         ALLOC_MR => {
             let (len, addr) = (fields.word()?, fields.word()?);
-            let (bits, huge) = halves(fields.word()?);
-            let huge = flag(u8::try_from(huge).unwrap_or(u8::MAX), "huge")?;
-            Command::AllocMr { len, addr, access: access(bits)?, huge }
+            let (access, huge) = allocated(fields.word()?)?;
+            Command::AllocMr { len, addr, access, huge }
+        }
+        ALLOC_MR_NEAR => {
+            let (len, addr) = (fields.word()?, fields.word()?);
+            let (access, huge) = allocated(fields.word()?)?;
+            let near = u16::try_from(fields.word()?);
+            let near = near.map_err(|_| Violation::Field { field: "NUMA node" })?;
+            Command::AllocMrNear { len, addr, access, huge, near }
         }
         CARVE_MR => {
             let (len, offset, addr) = (fields.word()?, fields.word()?, fields.word()?);
@@ -453,6 +482,13 @@ pub(crate) fn connect_options(how: u64) -> Result<ConnectOptions, Violation> {
         policy: known(Policy::from_code(byte(how, 0)), "policy")?,
         uncached: flag(byte(how, 1), "uncached")?,
     })
+}
+
+/// What is allocated: its rights, and whether from huge pages.
+fn allocated(word: u64) -> Result<(AccessFlags, bool), Violation> {
+    let (bits, huge) = halves(word);
+    let huge = flag(u8::try_from(huge).unwrap_or(u8::MAX), "huge")?;
+    Ok((access(bits)?, huge))
 }
 
 fn access(bits: u32) -> Result<AccessFlags, Violation> {

@@ -130,9 +130,10 @@ mod tests {
     /// What the system says of the mapping that begins at an address.
     fn policy_at(start: usize) -> String {
         let maps = std::fs::read_to_string("/proc/self/numa_maps").unwrap();
-        let start = format!("{start:x} ");
-        let line = maps.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
-        line.split(' ').next().unwrap().to_string()
+        let mut lines = maps.lines().filter_map(|line| line.split_once(' '));
+        let is_at = |at: &str| usize::from_str_radix(at, 16) == Ok(start);
+        let (_, rest) = lines.find(|(at, _)| is_at(at)).unwrap();
+        rest.split(' ').next().unwrap().to_string()
     }
 
     #[test]

@@ -29,7 +29,7 @@ use std::ops::RangeInclusive;
 /// Two ends must have the same.
 pub const VERSION: u16 = 4;
 /// What was added since the version began.
-pub const VERSION_MINOR: u16 = 6;
+pub const VERSION_MINOR: u16 = 7;
 
 /// Kinds of entries that are commands: a node refuses those that it does not know.
 pub const COMMANDS: RangeInclusive<u8> = 1..=63;

@@ -114,6 +114,9 @@ fn command() -> impl Strategy<Value = (Command<'static>, Vec<Gid>)> {
         ),
         (any::<(u64, u64, bool)>(), access())
             .prop_map(|((len, addr, huge), access)| Command::AllocMr { len, addr, access, huge }),
+        (any::<(u64, u64, bool, u16)>(), access()).prop_map(|((len, addr, huge, near), access)| {
+            Command::AllocMrNear { len, addr, access, huge, near }
+        }),
         (any::<(u64, u64, u64)>(), access()).prop_map(|((len, offset, addr), access)| {
             Command::CarveMr { len, offset, addr, access }
         }),

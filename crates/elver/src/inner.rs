@@ -204,6 +204,8 @@ pub(crate) struct Inner {
     pub(crate) is_armed: bool,
     /// What the node is to be told once there is room.
     late: VecDeque<Late>,
+    /// It is of a version that knows no NUMA nodes.
+    pub(crate) places_nothing: bool,
     /// It took nothing for as long as it may, and has said nothing since.
     is_unheard: bool,
     /// How many replies it gave.
@@ -299,6 +301,7 @@ impl Inner {
             direct: Direct::new(),
             is_armed: false,
             late: VecDeque::new(),
+            places_nothing: false,
             is_unheard: false,
             heard: 0,
             leaving: Vec::new(),

@@ -42,6 +42,8 @@ pub struct SharedMemory {
 pub(crate) struct Kind {
     pub(crate) huge: bool,
     pub(crate) shared: bool,
+    /// The NUMA node where it is to lie.
+    pub(crate) near: Option<u16>,
 }
 
 impl Mr {
@@ -128,9 +130,7 @@ impl Mr {
         let rounded = len.max(1).checked_next_multiple_of(page).unwrap_or(len);
         let place = Reservation::new(rounded, page)?;
         let mut inner = session.inner.borrow_mut();
-        let command = Command::AllocMr { len, addr: place.addr(), access, huge };
-        let request = inner.ask(&command, None)?;
-        let outcome = inner.outcome(request, Wait::for_an_answer())?;
+        let (request, outcome) = inner.allocate((len, place.addr()), access, kind)?;
         let Outcome::Mr { lkey, rkey, file_bytes } = outcome else { return Err(UNEXPECTED) };
         let mapped = inner
             .link

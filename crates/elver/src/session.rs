@@ -14,7 +14,7 @@ use crate::path::Paths;
 use crate::vqp::info;
 use crate::wait::Wait;
 use crate::{
-    Closing, Connecting, Cq, Destination, Error, Mr, Session, SessionOptions, SharedMemory, Vqp,
+    Closing, Connecting, Cq, Destination, Error, Mr, Placement, Session, SessionOptions, SharedMemory, Vqp,
 };
 
 impl Session {
@@ -128,6 +128,32 @@ impl Session {
     /// As [`Session::alloc`].
     pub fn alloc_huge(&self, len: u64, access: AccessFlags) -> Result<Mr, Error> {
         Mr::alloc(self, len, access, Kind { huge: true, ..Kind::default() })
+    }
+
+    /// As [`Session::alloc`], where its placement says: near the calling thread, unless it says otherwise. Small regions too
+    /// have a file of their own then; but on a machine with one NUMA node they stand in the arena, as without. The wish is the
+    /// file's, so that pages which are given back and made anew lie there as well.
+    ///
+    /// The node has no say where the system gives it none (a container without `mbind`, a daemon whose set of nodes has another
+    /// one) or where it is of an older version: the memory then lies anywhere. `regions_unplaced` of `elver status` counts the
+    /// first; of a wish that was taken, `/proc/self/numa_maps` tells what came of it.
+    ///
+    /// # Errors
+    /// As [`Session::alloc`]; [`crate::RefusalCode::OutOfRange`] for a [`Numa::Node`] that has no memory.
+    pub fn alloc_placed(
+        &self,
+        len: u64,
+        access: AccessFlags,
+        placement: Placement,
+    ) -> Result<Mr, Error> {
+        let (huge, near) = (placement.huge, placement.numa.near());
+        if !huge
+            && near.is_none()
+            && let Some(mr) = Mr::carve(self, len, access)?
+        {
+            return Ok(mr);
+        }
+        Mr::alloc(self, len, access, Kind { huge, near, ..Kind::default() })
     }
 
     /// As [`Session::alloc`], for memory that other sessions of this process, of other threads, register too: send them

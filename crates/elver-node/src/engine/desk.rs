@@ -7,6 +7,7 @@ use std::sync::Arc;
 use elver_core::{Core, VqpId};
 use elver_portal::{
     ARENA_BYTES, Answer, Command, ConnectOptions, Message, Peer, RefusalCode, Socket, Violation,
+    numa,
 };
 use elver_soft::{Copier, ProcessMemory, SoftDevice, SoftMemory};
 use elver_verbs::{AccessFlags, Gid, Time};
@@ -134,7 +135,11 @@ impl<'a> Desk<'a> {
             }
             Command::Warm { gids } => self.warm(gids, request),
             Command::AllocMr { len, addr, access, huge } => {
-                self.alloc(request, (len, addr), access, huge)
+                self.alloc(request, (len, addr), access, (huge, None))
+            }
+            Command::AllocMrNear { len, addr, access, huge, near } => {
+                let near = wish(near, numa::nodes())?;
+                self.alloc(request, (len, addr), access, (huge, near))
             }
             Command::CarveMr { len, offset, addr, access } => self.carve(len, offset, addr, access),
             Command::RegisterMr { addr, len, access } => {
@@ -246,7 +251,7 @@ impl<'a> Desk<'a> {
         request: u32,
         (len, addr): (u64, u64),
         access: AccessFlags,
-        huge: bool,
+        (huge, near): (bool, Option<u16>),
     ) -> Outcome {
         self.fresh_request(request)?;
         if len > ALLOC_BYTES_MAX {
@@ -260,7 +265,7 @@ impl<'a> Desk<'a> {
         let held = (!self.quotas.is_exempt(self.who.account))
             .then(|| self.quotas.of(self.who.account).bytes);
         let account = self.who.account;
-        let order = Order { slot, serial, request, account, len, addr, access, huge, held };
+        let order = Order { slot, serial, request, account, len, addr, access, huge, near, held };
         // Large memory takes long to make, and as long to give back.
         self.tools.core.may_reg_mr(self.open.client, (addr, len.max(1)), access)?;
         let usage = Usage::region(order.bytes());
@@ -390,6 +395,16 @@ impl<'a> Desk<'a> {
     }
 }
 
+/// The NUMA node where a process wants memory, if it makes a difference on a machine of such nodes; of which a system that
+/// tells of none may know.
+fn wish(node: u16, nodes: &[u16]) -> Result<Option<u16>, Refused> {
+    if nodes.is_empty() || nodes.contains(&node) {
+        return Ok((nodes.len() != 1).then_some(node));
+    }
+    let text = format!("NUMA node {node} has no memory here; those that have are {nodes:?}");
+    Err(Refused::new(RefusalCode::OutOfRange, text))
+}
+
 impl Open {
     /// Tells what a command came to, unless that is still to be seen; whether it was refused, as a number.
     pub(super) fn conclude(&mut self, request: u32, outcome: Outcome) -> Result<u64, Violation> {
@@ -444,5 +459,23 @@ pub(super) struct NotHanded {
 impl From<io::Error> for NotHanded {
     fn from(error: io::Error) -> NotHanded {
         NotHanded { refused: error.into(), kept: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_memory_is_refused_and_where_there_is_one_nothing_is_asked_for() {
+        assert_eq!(wish(0, &[0]).unwrap(), None);
+        assert_eq!(wish(0, &[0, 1]).unwrap(), Some(0));
+        assert_eq!(wish(1, &[0, 1]).unwrap(), Some(1));
+        assert_eq!(wish(7, &[]).unwrap(), Some(7));
+        for nodes in [&[0][..], &[0, 2]] {
+            let Refused { code, text, .. } = wish(1, nodes).unwrap_err();
+            assert_eq!(code, RefusalCode::OutOfRange);
+            assert!(text.contains("node 1 ") && text.contains(&format!("{nodes:?}")), "{text}");
+        }
     }
 }

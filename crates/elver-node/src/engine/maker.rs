@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -61,10 +62,22 @@ impl Making {
     }
 }
 
+/// Counts pieces that lie elsewhere than they were to.
+#[derive(Clone, Default)]
+struct Unplaced(Arc<AtomicU64>);
+
+impl Unplaced {
+    fn look(&self, piece: Piece) -> Piece {
+        self.0.fetch_add(u64::from(!piece.is_near), Ordering::Relaxed);
+        piece
+    }
+}
+
 /// Makes memory: small pieces at once, large ones on its thread.
 pub(super) struct Maker {
     jobs: Option<Sender<Job>>,
     making: Arc<Mutex<Making>>,
+    unplaced: Unplaced,
     thread: Option<JoinHandle<()>>,
     /// What may have to wait for processes.
     pub(super) asides: Asides,
@@ -75,17 +88,24 @@ impl Maker {
         let (sender, receiver) = channel();
         let making = Arc::<Mutex<Making>>::default();
         let made = making.clone();
+        let unplaced = Unplaced::default();
+        let seen = unplaced.clone();
         let asides = Asides::new(outlet.clone());
         let thread = std::thread::Builder::new()
             .name("elver-memory".into())
-            .spawn(move || work(&receiver, &made, &outlet))?;
-        Ok(Maker { jobs: Some(sender), making, thread: Some(thread), asides })
+            .spawn(move || work(&receiver, &made, &seen, &outlet))?;
+        Ok(Maker { jobs: Some(sender), making, unplaced, thread: Some(thread), asides })
+    }
+
+    /// Pieces that lie anywhere, since the system did not take the wish that they lie at a NUMA node.
+    pub(super) fn unplaced(&self) -> u64 {
+        self.unplaced.0.load(Ordering::Relaxed)
     }
 
     /// Makes what was ordered, at once or later: then [`Notice::Made`] brings it.
     pub(super) fn make(&self, order: Order) -> io::Result<Option<Piece>> {
         if order.len <= AT_ONCE_BYTES && !order.huge {
-            return Piece::make(&order).map(Some);
+            return Piece::make(&order).map(|piece| Some(self.unplaced.look(piece)));
         }
         self.order(order.account, Job::Make(order))?;
         Ok(None)
@@ -159,22 +179,28 @@ impl Drop for Maker {
 impl Piece {
     fn make(order: &Order) -> io::Result<Piece> {
         if order.huge
-            && let Ok(piece) = Piece::of(order.len, HUGE_PAGE, Pages::Huge, order.held)
+            && let Ok(piece) =
+                Piece::of(order.len, HUGE_PAGE, (Pages::Huge, order.near), order.held)
         {
             return Ok(piece);
         }
-        Piece::of(order.len, PAGE, Pages::Small, order.held)
+        Piece::of(order.len, PAGE, (Pages::Small, order.near), order.held)
     }
 
-    fn of(len: u64, page: u64, pages: Pages, held: Option<u64>) -> io::Result<Piece> {
+    fn of(
+        len: u64,
+        page: u64,
+        place: (Pages, Option<u16>),
+        held: Option<u64>,
+    ) -> io::Result<Piece> {
         let bytes = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
-        let file = room::memfd("elver-mr", bytes, pages, held)?;
+        let (file, is_near) = room::memfd_near("elver-mr", bytes, place, held)?;
         // All of the file is mapped, so that all of it can be discarded.
         let all = SoftMemory::map_file(file.as_fd(), bytes).map_err(io::Error::other)?;
         let memory = all.part(0, len.max(1)).map_err(io::Error::other)?;
         // While nobody else has it: who has can hold the lock that this takes.
         memfd::close_to_others(file.as_fd())?;
-        Ok(Piece { file, memory, bytes })
+        Ok(Piece { file, memory, bytes, is_near })
     }
 }
 
@@ -183,12 +209,13 @@ fn making(making: &Mutex<Making>) -> MutexGuard<'_, Making> {
     making.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn work(jobs: &Receiver<Job>, waiting: &Mutex<Making>, outlet: &Outlet) {
+fn work(jobs: &Receiver<Job>, waiting: &Mutex<Making>, unplaced: &Unplaced, outlet: &Outlet) {
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Make(order) => {
                 making(waiting).give_back(order.account);
-                let made = Made { order, result: Piece::make(&order) };
+                let result = Piece::make(&order).map(|piece| unplaced.look(piece));
+                let made = Made { order, result };
                 // Without an engine nobody waits for it.
                 let _ = outlet.send(Notice::Made(made));
             }
@@ -204,6 +231,7 @@ fn work(jobs: &Receiver<Job>, waiting: &Mutex<Making>, outlet: &Outlet) {
 
 #[cfg(test)]
 mod tests {
+    use elver_portal::numa;
     use elver_verbs::AccessFlags;
 
     use super::*;
@@ -230,9 +258,9 @@ mod tests {
     #[test]
     fn more_memory_than_there_is_is_refused() {
         for len in [room::room().unwrap() + (64 << 30), u64::MAX - 1, u64::MAX] {
-            assert!(Piece::of(len, PAGE, Pages::Small, None).is_err());
+            assert!(Piece::of(len, PAGE, (Pages::Small, None), None).is_err());
         }
-        let piece = Piece::of(5_000, PAGE, Pages::Small, None).unwrap();
+        let piece = Piece::of(5_000, PAGE, (Pages::Small, None), None).unwrap();
         assert_eq!((piece.bytes, elver_verbs::Memory::size(&piece.memory)), (8_192, 5_000));
     }
 
@@ -253,12 +281,14 @@ mod tests {
             addr: 0,
             access: AccessFlags::empty(),
             huge: false,
+            near: None,
             held: None,
         };
         assert!(maker.make(order).unwrap().is_none());
         let mut files = Vec::new();
         for _ in 0..2 * MAKING_MAX {
-            let Piece { file, memory, bytes } = Piece::of(BYTES, PAGE, Pages::Small, None).unwrap();
+            let Piece { file, memory, bytes, .. } =
+                Piece::of(BYTES, PAGE, (Pages::Small, None), None).unwrap();
             maker.give_back(memory, bytes);
             files.push(file);
         }
@@ -284,14 +314,16 @@ mod tests {
                 addr: 0,
                 access: AccessFlags::empty(),
                 huge: false,
+                near: None,
                 held: None,
             };
-            let Piece { file, memory, bytes } = maker.make(order).unwrap().unwrap();
+            let Piece { file, memory, bytes, .. } = maker.make(order).unwrap().unwrap();
             assert!(bytes <= order.bytes() && elver_verbs::Memory::size(&memory) == len);
             maker.give_back(memory, bytes);
             files.push(file);
         }
-        let Piece { file, memory, bytes } = Piece::of(1 << 20, PAGE, Pages::Small, None).unwrap();
+        let Piece { file, memory, bytes, .. } =
+            Piece::of(1 << 20, PAGE, (Pages::Small, None), None).unwrap();
         maker.give_back(memory, bytes);
         files.push(file);
         drop(inlet);
@@ -300,5 +332,38 @@ mod tests {
         for file in files {
             assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
         }
+    }
+
+    /// A node that the system does not know, as one is to a daemon whose set of nodes has others, or that may not say.
+    #[test]
+    fn memory_that_may_not_lie_where_it_is_to_is_made_and_counted() {
+        let (outlet, mut inlet) = super::super::notice::channel().unwrap();
+        let maker = Maker::start(outlet).unwrap();
+        let mut order = Order {
+            slot: 0,
+            serial: 0,
+            request: 0,
+            account: USER,
+            len: PAGE,
+            addr: 0,
+            access: AccessFlags::empty(),
+            huge: false,
+            near: None,
+            held: None,
+        };
+        assert!(maker.make(order).unwrap().unwrap().is_near);
+        assert_eq!(maker.unplaced(), 0);
+        order.near = Some(numa::NODES_MAX - 1);
+        assert!(!maker.make(order).unwrap().unwrap().is_near);
+        assert_eq!(maker.unplaced(), 1);
+        // By its thread.
+        order.len = AT_ONCE_BYTES + 1;
+        assert!(maker.make(order).unwrap().is_none());
+        let unplaced = maker.unplaced.clone();
+        // Its thread has done what it was asked.
+        drop(maker);
+        let Some(Notice::Made(Made { result, .. })) = inlet.next() else { panic!("no memory") };
+        assert!(!result.unwrap().is_near);
+        assert_eq!(unplaced.0.load(Ordering::Relaxed), 2);
     }
 }

@@ -567,6 +567,7 @@ impl Engine {
             ("heirs_returned", heirs.returned),
             ("heirs_refused", heirs.refused),
             ("heirs_free", self.sets.free()),
+            ("regions_unplaced", self.maker.unplaced()),
         ] {
             status.engine.insert(name.to_string(), value);
         }

@@ -30,6 +30,8 @@ pub(crate) struct Order {
     pub(super) addr: u64,
     pub(super) access: AccessFlags,
     pub(super) huge: bool,
+    /// The NUMA node that it is to lie at, if there are several.
+    pub(super) near: Option<u16>,
     /// Bytes that its account has already, if it must leave some to others.
     pub(super) held: Option<u64>,
 }
@@ -54,6 +56,8 @@ pub(super) struct Piece {
     pub(super) memory: SoftMemory,
     /// Bytes of the file.
     pub(super) bytes: u64,
+    /// Whether the system took the wish where it is to lie, if there was one.
+    pub(super) is_near: bool,
 }
 
 /// The file that is wanted for sessions which are made ahead, and by whom.

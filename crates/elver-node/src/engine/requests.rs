@@ -156,8 +156,12 @@ impl Engine {
                         ordered = Some((request, order, parent));
                         break;
                     }
-                    let is_slow =
-                        matches!(command, Command::AllocMr { .. } | Command::RegisterMr { .. });
+                    let is_slow = matches!(
+                        command,
+                        Command::AllocMr { .. }
+                            | Command::AllocMrNear { .. }
+                            | Command::RegisterMr { .. }
+                    );
                     *taken += if is_slow { WRS_PER_SLOW } else { WRS_PER_COMMAND };
                     let outcome = desk.command(request, command);
                     if let (Command::DeregisterMr { lkey }, Ok(None)) = (command, &outcome) {

@@ -94,12 +94,22 @@ pub(super) fn memfd(
     pages: Pages,
     held: Option<u64>,
 ) -> io::Result<Backing> {
+    memfd_near(name, bytes, (pages, None), held).map(|(file, _)| file)
+}
+
+/// As [`memfd`], at a NUMA node, if one is wanted and the system takes that wish: also whether it does.
+pub(super) fn memfd_near(
+    name: &str,
+    bytes: u64,
+    (pages, near): (Pages, Option<u16>),
+    held: Option<u64>,
+) -> io::Result<(Backing, bool)> {
     if pages == Pages::Small {
         ROOM.take(bytes, held, now(), room)?;
     }
-    let file: OwnedFd = memfd::create(name, bytes, pages)?;
+    let (file, is_near): (OwnedFd, bool) = memfd::create_near(name, bytes, pages, near)?;
     let counted = if pages == Pages::Small { bytes } else { 0 };
-    Ok(Backing(Arc::new(Shelved::new(file, counted))))
+    Ok((Backing(Arc::new(Shelved::new(file, counted))), is_near))
 }
 
 /// Where it matters, has each account's files looked at, by what `aside` has done for it: who has them can keep waiting

@@ -1,6 +1,6 @@
 //! The engine, driven by hand, with clients that put in what they like and take nothing.
 
-use elver_portal::{Answer, ClientEnd, Command, Layout, Message, PushError, Received, Reply};
+use elver_portal::{Answer, ClientEnd, Command, Layout, Message, PushError, Received, Reply, numa};
 use elver_soft::SoftConfig;
 use elver_verbs::{AccessFlags, Payload, RecvWr, SendFlags, SendOp, SendWr};
 
@@ -204,6 +204,31 @@ fn a_user_is_refused_mappings_that_the_node_needs() {
     assert_eq!(engine.status().engine["mappings"], 36);
     drop(user);
     until(&mut engine, |engine| (engine.status().engine["mappings"] == 4).then_some(()));
+}
+
+#[test]
+fn memory_is_made_at_a_numa_node_that_has_some_and_refused_at_others() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 22]);
+    let mut user = session(&mut engine, USER);
+    let access = AccessFlags::LOCAL_WRITE;
+    let alloc =
+        |near| Command::AllocMrNear { len: 4_096, addr: 0x10_0000, access, huge: false, near };
+    let near = numa::nodes().first().copied().unwrap_or(0);
+    assert_eq!(ask(&mut engine, &mut user, 1, &alloc(near)), Some(None));
+    assert!(matches!(
+        user.0.receive(true).unwrap(),
+        Received::Message(Message::Memory { request: 1 }, Some(_))
+    ));
+    assert_eq!(engine.sessions.quotas.of(USER).mrs, 1);
+    if numa::nodes().is_empty() {
+        return;
+    }
+    for near in [numa::NODES_MAX - 1, u16::MAX] {
+        let refused = ask(&mut engine, &mut user, 2, &alloc(near));
+        assert_eq!(refused, Some(Some(RefusalCode::OutOfRange)));
+    }
+    assert_eq!(engine.sessions.quotas.of(USER).mrs, 1);
+    assert_eq!(engine.status().engine["regions_unplaced"], 0);
 }
 
 /// The engine gave memory back itself, by a call of the system's that waits for whoever holds the lock of its file.
