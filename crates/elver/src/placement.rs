@@ -5,6 +5,8 @@ use elver_portal::numa;
 pub struct Placement {
     /// From huge pages, as [`crate::Session::alloc_huge`].
     pub huge: bool,
+    /// In a file of its own however small it is, as [`crate::Session::alloc_apart`].
+    pub apart: bool,
     /// At which NUMA node.
     pub numa: Numa,
 }
@@ -24,6 +26,11 @@ pub enum Numa {
 }
 
 impl Numa {
+    /// The nodes that have memory, in order; none where the system does not tell. It is asked once.
+    pub fn nodes() -> &'static [u16] {
+        numa::nodes()
+    }
+
     /// The node that the daemon is to be asked for, if there is any choice.
     pub(crate) fn near(self) -> Option<u16> {
         self.among(numa::nodes(), numa::here)
@@ -43,7 +50,18 @@ impl Numa {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+    use std::thread;
+
+    use elver_portal::{
+        Answer, Command, Message, NodeEnd, Received, Refusal, RefusalCode, Request, Scratch,
+        Socket, memfd,
+    };
+    use elver_verbs::AccessFlags;
+
     use super::*;
+    use crate::mr::{Kind, Mr};
+    use crate::silent;
 
     #[test]
     fn a_machine_with_one_node_has_no_choice() {
@@ -67,5 +85,50 @@ mod tests {
         assert_eq!(Numa::Here.among(&nodes, || None), None);
         assert_eq!(Numa::Node(2).among(&nodes, || Some(0)), Some(2));
         assert_eq!(Numa::Node(1).among(&nodes, || Some(0)), Some(1));
+    }
+
+    /// A node of minor version 6: what it was asked for, until the process goes.
+    fn older_node(socket: &Socket, mut end: NodeEnd) -> Vec<&'static str> {
+        let (mut asked, mut scratch) = (Vec::new(), Scratch::default());
+        loop {
+            let request = match end.next_request(&mut scratch).unwrap() {
+                Some(Request::Command { request, command: Command::AllocMrNear { .. } }) => {
+                    asked.push("near");
+                    let refusal = Refusal { code: RefusalCode::Unsupported, text: "what is 21?" };
+                    assert!(end.answer(request, &Answer::Refused(refusal)).unwrap());
+                    continue;
+                }
+                Some(Request::Command { request, command: Command::AllocMr { huge, .. } }) => {
+                    asked.push(if huge { "huge" } else { "small" });
+                    request
+                }
+                Some(_) => continue,
+                None if matches!(socket.receive(false), Ok(Received::Closed) | Err(_)) => {
+                    return asked;
+                }
+                None => {
+                    thread::yield_now();
+                    continue;
+                }
+            };
+            let file = memfd::create("test", memfd::HUGE_PAGE, memfd::Pages::Small).unwrap();
+            socket.send(&Message::Memory { request }, Some(file.as_fd())).unwrap();
+            let answer = Answer::Mr { lkey: request, rkey: 6, file_bytes: memfd::HUGE_PAGE };
+            assert!(end.answer(request, &answer).unwrap());
+        }
+    }
+
+    #[test]
+    fn an_older_node_makes_memory_wherever_it_likes_and_is_asked_once() {
+        let (session, socket, end) = silent::session();
+        let node = thread::spawn(move || older_node(&socket, end));
+        for huge in [false, true] {
+            let kind = Kind { huge, near: Some(0), ..Kind::default() };
+            let mr = Mr::alloc(&session, 4_096, AccessFlags::LOCAL_WRITE, kind).unwrap();
+            mr.write_u64(4_088, 7).unwrap();
+            assert_eq!(mr.read_u64(4_088).unwrap(), 7);
+        }
+        drop(session);
+        assert_eq!(node.join().unwrap(), ["near", "small", "huge"]);
     }
 }

@@ -14,7 +14,8 @@ use crate::path::Paths;
 use crate::vqp::info;
 use crate::wait::Wait;
 use crate::{
-    Closing, Connecting, Cq, Destination, Error, Mr, Placement, Session, SessionOptions, SharedMemory, Vqp,
+    Closing, Connecting, Cq, Destination, Error, Mr, Placement, Session, SessionOptions,
+    SharedMemory, Vqp,
 };
 
 impl Session {
@@ -146,9 +147,9 @@ impl Session {
         access: AccessFlags,
         placement: Placement,
     ) -> Result<Mr, Error> {
-        let (huge, near) = (placement.huge, placement.numa.near());
-        if !huge
-            && near.is_none()
+        let Placement { huge, apart, numa } = placement;
+        let near = numa.near();
+        if !(huge || apart || near.is_some())
             && let Some(mr) = Mr::carve(self, len, access)?
         {
             return Ok(mr);

@@ -2,13 +2,15 @@
 
 use std::time::Instant;
 
-use elver_portal::{Command, First, VqpOptions};
+use elver_portal::{Command, First, RefusalCode, VqpOptions};
+use elver_verbs::AccessFlags;
 
 use super::Inner;
 use super::awaited::{Awaited, Outcome, next};
 use super::late::Late;
 use crate::Error;
 use crate::arena::Piece;
+use crate::mr::Kind;
 use crate::wait::Wait;
 
 impl Inner {
@@ -113,6 +115,29 @@ impl Inner {
     pub(crate) fn call(&mut self, command: &Command<'_>) -> Result<Outcome, Error> {
         let request = self.ask(command, None)?;
         self.outcome(request, Wait::for_an_answer())
+    }
+
+    /// Asks for memory that the node makes: the request, and what came of it. A node of an older version makes it wherever it
+    /// likes.
+    pub(crate) fn allocate(
+        &mut self,
+        (len, addr): (u64, u64),
+        access: AccessFlags,
+        kind: Kind,
+    ) -> Result<(u32, Outcome), Error> {
+        let huge = kind.huge;
+        if let Some(near) = kind.near.filter(|_| !self.places_nothing) {
+            let command = Command::AllocMrNear { len, addr, access, huge, near };
+            let request = self.ask(&command, None)?;
+            match self.outcome(request, Wait::for_an_answer()) {
+                Err(Error::Refused { code: RefusalCode::Unsupported, .. }) => {
+                    self.places_nothing = true;
+                }
+                outcome => return Ok((request, outcome?)),
+            }
+        }
+        let request = self.ask(&Command::AllocMr { len, addr, access, huge }, None)?;
+        Ok((request, self.outcome(request, Wait::for_an_answer())?))
     }
 
     /// Waits for an answer. What the node makes for one that comes later is undone.

@@ -11,6 +11,7 @@ mod fork;
 mod kv;
 mod one_node;
 mod operations;
+mod placement;
 mod processes;
 mod shared_memory;
 mod sharing;
