@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use elver::Policy;
+use elver::{Numa, Policy};
 use elver_ring::Config;
 
 use crate::Error;
@@ -30,6 +30,9 @@ pub struct Options {
     /// What carries what this rank writes to each other one: shared queue pairs, or one for each
     /// ([`elver_ring::Options::policy`]).
     pub policy: Policy,
+    /// At which NUMA node this rank's end of each ring lies: that of the thread which makes the rank
+    /// ([`elver_ring::Options::numa`]).
+    pub numa: Numa,
     /// How long the ranks have to come together.
     pub join: Duration,
     /// Most requests that go on, or were not waited for.
@@ -44,6 +47,7 @@ impl Default for Options {
             ring_bytes: 256 << 10,
             spin: Duration::from_micros(100),
             policy: Policy::Shared,
+            numa: Numa::Here,
             join: Duration::from_secs(60),
             requests: 1 << 16,
         }
@@ -71,15 +75,28 @@ impl Options {
     pub(crate) fn rings(&self) -> elver_ring::Options {
         let config = Config { slot_bytes: SLOT_BYTES, ..Config::default() };
         let config = config.with_slots(self.ring_bytes / SLOT_BYTES);
-        let (Options { spin, policy, .. }, application) = (*self, APPLICATION);
-        elver_ring::Options { spin, policy, application, ..elver_ring::Options::both(config) }
+        let (Options { spin, policy, numa, .. }, application) = (*self, APPLICATION);
+        elver_ring::Options { spin, policy, numa, application, ..elver_ring::Options::both(config) }
     }
 
     /// What a listener takes.
     pub(crate) fn listener(&self) -> elver_ring::ListenerOptions {
         let ring_bytes_max = 2 * u64::from(RING_BYTES_MAX);
-        let (Options { spin, policy, .. }, application) = (*self, APPLICATION);
+        let (Options { spin, policy, numa, .. }, application) = (*self, APPLICATION);
         let default = elver_ring::ListenerOptions::default();
-        elver_ring::ListenerOptions { ring_bytes_max, spin, policy, application, ..default }
+        elver_ring::ListenerOptions { ring_bytes_max, spin, policy, numa, application, ..default }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_lie_where_the_rank_says() {
+        for numa in [Numa::Any, Numa::Here, Numa::Node(3)] {
+            let options = Options { numa, ..Options::default() };
+            assert_eq!((options.rings().numa, options.listener().numa), (numa, numa));
+        }
     }
 }

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use elver::{
-    AccessFlags, Completed, ConnectOptions, Gid, Mr, Policy, RefusalCode, Session, Vqp, VqpOptions,
-    Wc, WcOpcode, WcStatus,
+    AccessFlags, Completed, ConnectOptions, Gid, Mr, Numa, Policy, RefusalCode, Session, Vqp,
+    VqpOptions, Wc, WcOpcode, WcStatus,
 };
 
 use crate::Error;
@@ -27,6 +27,9 @@ pub struct Options {
     pub back: Config,
     /// Slots from huge pages, at this end, where the system has them ([`Session::alloc_huge`]).
     pub huge_pages: bool,
+    /// At which NUMA node this end's memory lies, on a machine with several: that of the thread which makes the end, unless
+    /// said otherwise ([`Session::alloc_placed`]). Whoever uses the end best stays there.
+    pub numa: Numa,
     /// How long a wait looks before it sleeps: less where others have long turns on its core, unless it is a
     /// second or longer ([`Session::look_on`]).
     pub spin: Duration,
@@ -53,7 +56,8 @@ impl Options {
     pub fn both(config: Config) -> Options {
         let spin = Duration::from_micros(100);
         let (there, back, policy) = (config, config, Policy::Shared);
-        Options { there, back, huge_pages: false, spin, policy, token: 0, application: 0 }
+        let (huge_pages, numa) = (false, Numa::Here);
+        Options { there, back, huge_pages, numa, spin, policy, token: 0, application: 0 }
     }
 }
 
@@ -101,7 +105,8 @@ impl Connecting {
     ) -> Result<Connecting, Error> {
         let vqp_options =
             VqpOptions { max_send_wr: SENDS_MAX + 1, max_recv_wr: BELLS, ..VqpOptions::default() };
-        let place = Where { huge: options.huge_pages, here: gid == session.gid() };
+        let Options { huge_pages: huge, numa, .. } = options;
+        let place = Where { huge, here: gid == session.gid(), numa };
         let memory = Memory::new(session, options.there, options.back, place)?;
         let bells = session.alloc(u64::from(BELLS * BELL_BYTES), AccessFlags::LOCAL_WRITE)?;
         let vqp = session.create_vqp(vqp_options)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use elver::{AccessFlags, Mr, Session};
+use elver::{AccessFlags, Mr, Numa, Placement, Session};
 
 use crate::carrier::{Carrier, Pause};
 use crate::greeting::{GREETING_BYTES, Place};
@@ -67,6 +67,8 @@ pub(crate) struct Where {
     pub(crate) huge: bool,
     /// The peer is at this node: what it writes has files of its own, so that it can do so itself.
     pub(crate) here: bool,
+    /// At which NUMA node.
+    pub(crate) numa: Numa,
 }
 
 impl Memory {
@@ -77,13 +79,10 @@ impl Memory {
         place: Where,
     ) -> Result<Memory, Error> {
         inline_fits(session)?;
-        let Where { huge, here } = place;
-        let alloc = |bytes, access: AccessFlags| {
-            if here && access.contains(AccessFlags::REMOTE_WRITE) {
-                session.alloc_apart(bytes, access)
-            } else {
-                session.alloc(bytes, access)
-            }
+        let Where { huge, here, numa } = place;
+        let alloc = |bytes, access: AccessFlags, huge| {
+            let apart = here && access.contains(AccessFlags::REMOTE_WRITE);
+            session.alloc_placed(bytes, access, Placement { huge, apart, numa })
         };
         let written = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
         let max = session.limits().message_bytes;
@@ -92,10 +91,10 @@ impl Memory {
             if bytes > max {
                 return Err(Error::Transfer { bytes, max });
             }
-            Ok(if huge { session.alloc_huge(bytes, access) } else { alloc(bytes, access) }?)
+            Ok(alloc(bytes, access, huge)?)
         };
         Ok(Memory {
-            cells: alloc(CELLS_BYTES, written)?,
+            cells: alloc(CELLS_BYTES, written, false)?,
             // Peers have no business here.
             outgoing: slots(out, AccessFlags::empty())?,
             incoming: slots(into, written)?,

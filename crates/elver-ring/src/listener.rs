@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use elver::{Policy, Session, Vqp};
+use elver::{Numa, Policy, Session, Vqp};
 
 use crate::Error;
 use crate::answering::{Answer, Answering, Due};
@@ -29,6 +29,8 @@ pub struct ListenerOptions {
     pub bytes_per_peer: u64,
     /// As [`Options::huge_pages`].
     pub huge_pages: bool,
+    /// As [`Options::numa`]: of the thread that accepts.
+    pub numa: Numa,
     /// As [`Options::spin`].
     pub spin: Duration,
     /// As [`Options::policy`], for what its ends write. With [`Policy::Shared`] that goes on the VQP back to who has
@@ -42,13 +44,14 @@ pub struct ListenerOptions {
 impl Default for ListenerOptions {
     /// 64 MiB a pair, and of each peer as many as the node's quotas allow.
     fn default() -> ListenerOptions {
-        let Options { huge_pages, spin, policy, application, .. } = Options::default();
+        let Options { huge_pages, numa, spin, policy, application, .. } = Options::default();
         let (ring_bytes_max, pairs_per_peer, bytes_per_peer) = (64 << 20, usize::MAX, u64::MAX);
         ListenerOptions {
             ring_bytes_max,
             pairs_per_peer,
             bytes_per_peer,
             huge_pages,
+            numa,
             spin,
             policy,
             application,
@@ -241,9 +244,9 @@ impl Listener {
     /// Makes the pair, on the VQP back to who has greeted or on one of its own.
     fn finish(&self, answer: Answer, own: Option<Vqp>) -> Result<Ends, Refusal> {
         let Answer { source, there, back, peer, token, share, bell } = answer;
-        let ListenerOptions { huge_pages, spin, .. } = self.options;
+        let ListenerOptions { huge_pages: huge, numa, spin, .. } = self.options;
         let here = share.gid() == self.session.gid();
-        let memory = Memory::new(&self.session, back, there, Where { huge: huge_pages, here });
+        let memory = Memory::new(&self.session, back, there, Where { huge, here, numa });
         let memory = memory.map_err(|_| Refusal::Memory)?;
         let welcome = Greeting::Welcome(memory.place(), bell.number);
         greet(&source, &welcome).map_err(|_| Refusal::Memory)?;

@@ -1,7 +1,7 @@
 use std::io;
 use std::time::Duration;
 
-use elver::Policy;
+use elver::{Numa, Policy};
 use elver_ring::Config;
 
 use crate::error;
@@ -28,6 +28,8 @@ pub struct Options {
     pub spin: Duration,
     /// Buffers from huge pages where the system has them ([`elver::Session::alloc_huge`]).
     pub huge_pages: bool,
+    /// At which NUMA node this end's buffers lie: that of the thread which makes it ([`elver_ring::Options::numa`]).
+    pub numa: Numa,
     /// What carries what this end writes: shared queue pairs, or one of its own ([`elver_ring::Options::policy`]).
     pub policy: Policy,
 }
@@ -35,21 +37,31 @@ pub struct Options {
 impl Default for Options {
     /// 256 KiB each way.
     fn default() -> Options {
-        let elver_ring::Options { spin, huge_pages, policy, .. } = elver_ring::Options::default();
+        let elver_ring::Options { spin, huge_pages, numa, policy, .. } =
+            elver_ring::Options::default();
         let bytes = 256 << 10;
         let (send_buffer_bytes, receive_buffer_bytes) = (bytes, bytes);
         let nodelay = false;
-        Options { send_buffer_bytes, receive_buffer_bytes, nodelay, spin, huge_pages, policy }
+        Options { send_buffer_bytes, receive_buffer_bytes, nodelay, spin, huge_pages, numa, policy }
     }
 }
 
 impl Options {
     pub(crate) fn ring(&self) -> io::Result<elver_ring::Options> {
-        let Options { spin, huge_pages, policy, .. } = *self;
+        let Options { spin, huge_pages, numa, policy, .. } = *self;
         let there = ring(self.send_buffer_bytes)?;
         let back = ring(self.receive_buffer_bytes)?;
         let application = APPLICATION;
-        Ok(elver_ring::Options { there, back, huge_pages, spin, policy, token: 0, application })
+        Ok(elver_ring::Options {
+            there,
+            back,
+            huge_pages,
+            numa,
+            spin,
+            policy,
+            token: 0,
+            application,
+        })
     }
 }
 
@@ -73,6 +85,8 @@ pub struct ListenerOptions {
     pub spin: Duration,
     /// As [`Options::huge_pages`].
     pub huge_pages: bool,
+    /// As [`Options::numa`]: of the thread that accepts.
+    pub numa: Numa,
     /// As [`Options::policy`], for what the streams write that are accepted ([`elver_ring::ListenerOptions::policy`]).
     pub policy: Policy,
 }
@@ -80,18 +94,25 @@ pub struct ListenerOptions {
 impl Default for ListenerOptions {
     /// 16 MiB a stream.
     fn default() -> ListenerOptions {
-        let Options { nodelay, spin, huge_pages, policy, .. } = Options::default();
-        ListenerOptions { buffer_bytes_max: 16 << 20, nodelay, spin, huge_pages, policy }
+        let Options { nodelay, spin, huge_pages, numa, policy, .. } = Options::default();
+        ListenerOptions { buffer_bytes_max: 16 << 20, nodelay, spin, huge_pages, numa, policy }
     }
 }
 
 impl ListenerOptions {
     pub(crate) fn ring(&self) -> elver_ring::ListenerOptions {
-        let ListenerOptions { buffer_bytes_max: ring_bytes_max, spin, huge_pages, policy, .. } =
-            *self;
+        let ListenerOptions {
+            buffer_bytes_max: ring_bytes_max,
+            spin,
+            huge_pages,
+            numa,
+            policy,
+            ..
+        } = *self;
         elver_ring::ListenerOptions {
             ring_bytes_max,
             huge_pages,
+            numa,
             spin,
             policy,
             application: APPLICATION,
@@ -103,6 +124,15 @@ impl ListenerOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn buffers_lie_where_it_is_said() {
+        for numa in [Numa::Any, Numa::Here, Numa::Node(3)] {
+            assert_eq!(Options { numa, ..Options::default() }.ring().unwrap().numa, numa);
+            let listener = ListenerOptions { numa, ..ListenerOptions::default() };
+            assert_eq!(listener.ring().numa, numa);
+        }
+    }
 
     #[test]
     fn buffers_have_measures_that_fit() {

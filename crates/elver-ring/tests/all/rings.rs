@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use crate::common::{TestNode, WAIT, both_ways_at, cluster, config, content, pair, pair_of};
-use elver::Policy;
+use crate::common::{
+    PLACE, TestNode, WAIT, both_ways_at, cluster, config, content, pair, pair_of, session_at,
+};
+use elver::{Numa, Policy};
 use elver_random::Rng;
-use elver_ring::{Config, Ends, Error, ListenerOptions, Options};
+use elver_ring::{Config, Connecting, Ends, Error, Listener, ListenerOptions, Options, Refusal};
+use elver_testkit::wait_for;
 
 const MESSAGES: u64 = 3_000;
 
@@ -180,6 +183,43 @@ fn a_full_ring_is_waited_for() {
             },
         );
     });
+}
+
+/// Each end says for its own memory, and none is had at a NUMA node that is not there.
+#[test]
+fn an_ends_memory_lies_where_it_says() {
+    let Some(last) = Numa::nodes().last() else {
+        // Of a system that tells of no nodes nobody knows which are not there.
+        return;
+    };
+    let (there, absent) = (Numa::Node(*last), Numa::Node(last + 1));
+    let node = TestNode::start(PLACE.alone(119));
+    let connects = |taken: Numa, asked: Numa| {
+        let session = session_at(&node);
+        let taken = ListenerOptions { numa: taken, ..ListenerOptions::default() };
+        let options = Options { numa: asked, ..Options::both(SMALL) };
+        let listener = Listener::bind(&session, 0, taken).unwrap();
+        let mut connecting = Connecting::start(&session, node.gid, listener.port(), options)?;
+        let mut ends = None;
+        wait_for("an answer", || {
+            ends = ends.take().or(listener.try_accept().unwrap());
+            connecting.poll().transpose()
+        })
+        .map(drop)
+    };
+    for numa in [Numa::Any, Numa::Here, there] {
+        connects(numa, numa).unwrap();
+    }
+    match connects(there, absent) {
+        Err(Error::Carrier(elver::Error::Refused { code, .. })) => {
+            assert_eq!(code, elver::RefusalCode::OutOfRange);
+        }
+        other => panic!("{other:?}"),
+    }
+    match connects(absent, there) {
+        Err(Error::Refused { reason: Refusal::Memory }) => {}
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Both ends wait for an answer, and neither flushes: what they sent goes out by its deadline.

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 pub use elver::node::config::Config as NodeConfig;
-use elver::{Policy, Session};
+use elver::{Numa, Policy, Session};
 use elver_stream::{Connecting, Listener, ListenerOptions, Options, Stream};
 use elver_testkit::{Place, wait_for};
 
@@ -40,6 +40,7 @@ pub const SMALL: Options = Options {
     nodelay: false,
     spin: Duration::from_micros(100),
     huge_pages: false,
+    numa: Numa::Here,
     policy: Policy::Shared,
 };
 
