@@ -1,6 +1,5 @@
 //! `elver bench ring-ablation`: RB²'s rings, and what each of its choices brings (RB², table II).
 
-use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
@@ -15,6 +14,7 @@ use crate::args::{RunArgs, Stage, TimeArgs};
 use crate::report::contract;
 use crate::report::frame::Frame;
 use crate::report::rows::{Figure, Row, Target};
+use crate::ring::far;
 use crate::ring::measures::Measures;
 use crate::ring::rb2::{self, Setting};
 
@@ -77,7 +77,7 @@ impl Without {
         let full = Setting { huge_pages: true, ..Setting::of(Measures::default().config(size)?) };
         let config = full.config;
         Ok(match self {
-            Without::Nothing | Without::NumaPlacement => full,
+            Without::Nothing => full,
             Without::Batching => {
                 let config = Config { gamma: 1, ..config.unbatched() };
                 Setting { config, elastic: false, ..full }
@@ -92,6 +92,8 @@ impl Without {
                 Setting { config: config.packed_for_messages_of(size)?, ..full }
             }
             Without::HugePages => Setting { huge_pages: false, ..full },
+            // As in the paper: the thread is at the wrong node.
+            Without::NumaPlacement => Setting { far: true, ..full },
         })
     }
 
@@ -101,8 +103,7 @@ impl Without {
             Without::HugePages if !machine.has_huge_pages => {
                 Some("no huge pages are set aside: all rows are without (vm.nr_hugepages)")
             }
-            Without::NumaPlacement if !machine.has_nodes => Some("the machine has one NUMA node"),
-            Without::NumaPlacement => Some("rings do not choose their NUMA node"),
+            Without::NumaPlacement => machine.far,
             _ => None,
         }
     }
@@ -111,15 +112,15 @@ impl Without {
 /// What two of the rows need.
 struct Machine {
     has_huge_pages: bool,
-    has_nodes: bool,
+    /// Why memory cannot be laid far from a thread.
+    far: Option<&'static str>,
 }
 
 impl Machine {
     fn look() -> Machine {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let huge: u64 = read("/proc/sys/vm/nr_hugepages").trim().parse().unwrap_or(0);
-        let has_nodes = Path::new("/sys/devices/system/node/node1").exists();
-        Machine { has_huge_pages: huge > 0, has_nodes }
+        Machine { has_huge_pages: huge > 0, far: far::obstacle() }
     }
 }
 
@@ -286,7 +287,8 @@ mod tests {
     fn each_row_differs_from_the_full_one_in_its_optimization_alone() {
         let full = Without::Nothing.setting(512).unwrap();
         let changed = |without: Without| {
-            let Setting { config, elastic, copies, huge_pages, .. } = without.setting(512).unwrap();
+            let Setting { config, elastic, copies, huge_pages, far, .. } =
+                without.setting(512).unwrap();
             let same = full.config;
             [
                 config.alpha != same.alpha,
@@ -296,6 +298,7 @@ mod tests {
                 copies != full.copies,
                 config.is_packed() != same.is_packed(),
                 huge_pages != full.huge_pages,
+                far != full.far,
             ]
         };
         let only = |which: &[usize]| std::array::from_fn(|at| which.contains(&at));
@@ -306,6 +309,7 @@ mod tests {
         assert_eq!(changed(Without::ZeroCopy), only(&[4]));
         assert_eq!(changed(Without::CacheFriendliness), only(&[5]));
         assert_eq!(changed(Without::HugePages), only(&[6]));
+        assert_eq!(changed(Without::NumaPlacement), only(&[7]));
         for (without, ..) in ROWS {
             for size in [512, 1 << 20] {
                 assert!(without.setting(size).unwrap().config.check().is_ok());

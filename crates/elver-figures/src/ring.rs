@@ -1,6 +1,7 @@
 //! `elver bench ring`: messages through RB²'s rings, beside the designs that it is compared with and WRITEs that
 //! are posted one by one (RB², figures 5 and 6).
 
+pub(crate) mod far;
 pub(crate) mod measures;
 mod raw;
 pub(crate) mod rb2;

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 /// What a guest has beside processors.
 pub struct Devices {
     pub memory_mb: u32,
+    /// NUMA nodes that processors and memory are in, where the engine has such.
+    pub numa_nodes: usize,
     pub mtu: u32,
     /// The guest's ends of the line to the runner and of the control channel; without them, the terminal.
     pub lines: Option<(OwnedFd, OwnedFd)>,

@@ -113,6 +113,7 @@ pub fn play(
         let (line, end) = UnixStream::pair()?;
         let devices = Devices {
             memory_mb: scenario.memory_mb,
+            numa_nodes: scenario.numa_nodes,
             mtu: scenario.mtu,
             lines: Some((end.into(), control)),
             network,

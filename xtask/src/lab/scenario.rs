@@ -33,6 +33,9 @@ pub struct Scenario {
     pub mtu: u32,
     #[serde(default = "memory")]
     pub memory_mb: u32,
+    /// NUMA nodes that a guest's processors and memory are in, one or two. User Mode Linux knows of none.
+    #[serde(default = "one")]
+    pub numa_nodes: usize,
     /// Programs for /job/bin: a binary of this workspace, or a path (with a slash) under its root.
     #[serde(default)]
     pub binaries: Vec<String>,
@@ -127,6 +130,11 @@ impl Scenario {
         let mut scenario: Scenario = toml::from_str(text)?;
         scenario.name = name.to_owned();
         ensure!((1..=2).contains(&scenario.guests), "guests = {}: 1 or 2", scenario.guests);
+        ensure!(
+            (1..=2).contains(&scenario.numa_nodes),
+            "numa_nodes = {}: 1 or 2",
+            scenario.numa_nodes
+        );
         ensure!(scenario.timeout > 0, "timeout = 0: at least a second");
         ensure!(
             scenario.link != Link::Guests || scenario.guests == 2,
@@ -208,6 +216,7 @@ mod tests {
         assert!(error("about='a'\ntimeout=1\nguests=3").contains("guests = 3"));
         assert!(error("about='a'\ntimeout=1\nlink='guests'").contains("guests = 1"));
         assert!(error("about='a'\ntimeout=1\nlink='frames'").contains("[host]"));
+        assert!(error("about='a'\ntimeout=1\nnuma_nodes=3").contains("numa_nodes = 3"));
         assert!(error("about='a'\ntimeout=1\ntypo=1").contains("typo"));
     }
 

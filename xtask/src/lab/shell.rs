@@ -17,8 +17,14 @@ pub fn shell(cache: &Cache, config: &Config, engine: &Engine) -> Result<()> {
         "a shell needs a terminal; what a script should do is a scenario's guest.sh"
     );
     let kernel = Kernel::build(cache, config, engine)?;
-    let devices =
-        Devices { memory_mb: 512, mtu: 1500, lines: None, network: Network::None, share: None };
+    let devices = Devices {
+        memory_mb: 512,
+        numa_nodes: 1,
+        mtu: 1500,
+        lines: None,
+        network: Network::None,
+        share: None,
+    };
     let arguments = [
         ("engine", engine.kind.name().to_owned()),
         ("shell", "1".into()),

@@ -20,6 +20,9 @@ use super::{host, packages};
 /// To be raised when this file makes something else of the same inputs.
 const RECIPE: &str = "2";
 
+/// Of a guest.
+const PROCESSORS: usize = 2;
+
 /// A kernel and the first root file system with its modules.
 pub struct Stock {
     pub kernel: PathBuf,
@@ -184,7 +187,15 @@ pub fn command(stock: &Stock, devices: &Devices, arguments: &str) -> Result<Comm
     host::need(host::QEMU)?;
     let mut command = host::command("qemu-system-x86_64");
     command
-        .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-nodefaults"])
+        .args([
+            "-accel",
+            "tcg,thread=multi",
+            "-cpu",
+            "max",
+            "-smp",
+            &PROCESSORS.to_string(),
+            "-nodefaults",
+        ])
         .args(["-nographic", "-no-reboot"])
         // In a shell, the guest gets control-C and qemu control-A.
         .args(["-serial", if devices.lines.is_some() { "stdio" } else { "mon:stdio" }])
@@ -197,6 +208,7 @@ pub fn command(stock: &Stock, devices: &Devices, arguments: &str) -> Result<Comm
             "-append",
             &format!("console=ttyS0 panic=-1 rdinit=/init quiet mitigations=off {arguments}"),
         ]);
+    command.args(numa(devices.numa_nodes, devices.memory_mb));
     if let Some((output, control)) = &devices.lines {
         command.args(["-device", "virtio-serial-pci"]);
         for (name, line) in [("output", output), ("control", control)] {
@@ -227,9 +239,37 @@ pub fn command(stock: &Stock, devices: &Devices, arguments: &str) -> Result<Comm
     Ok(command)
 }
 
+/// Arguments by which each NUMA node has as many processors and as much memory; none for one node.
+fn numa(nodes: usize, memory_mb: u32) -> Vec<String> {
+    if nodes == 1 {
+        return Vec::new();
+    }
+    let (each, mb) = (PROCESSORS / nodes, memory_mb as usize / nodes);
+    let node = |node: usize| {
+        let (first, last) = (node * each, (node + 1) * each - 1);
+        [
+            "-object".into(),
+            format!("memory-backend-ram,id=ram{node},size={mb}M"),
+            "-numa".into(),
+            format!("node,nodeid={node},cpus={first}-{last},memdev=ram{node}"),
+        ]
+    };
+    (0..nodes).flat_map(node).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_share_processors_and_memory() {
+        assert!(numa(1, 512).is_empty());
+        assert_eq!(
+            numa(2, 512).join(" "),
+            "-object memory-backend-ram,id=ram0,size=256M -numa node,nodeid=0,cpus=0-0,memdev=ram0 \
+             -object memory-backend-ram,id=ram1,size=256M -numa node,nodeid=1,cpus=1-1,memdev=ram1"
+        );
+    }
 
     #[test]
     fn the_compressed_kernel_is_found() {

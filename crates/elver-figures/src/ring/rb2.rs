@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use elver::{Gid, Policy, Session};
+use elver::{Gid, Numa, Policy, Session};
 use elver_console::Failure;
 use elver_ring::{Config, Ends, Listener, ListenerOptions, Options, Sender, Wire, connect};
 use elver_testbed::pair::Client;
 use elver_testbed::sample::Sample;
 
+use super::far;
 use super::stage::{self, Ground, STALL};
 
 const PORT: u16 = 7;
@@ -24,6 +25,8 @@ pub(crate) struct Setting {
     /// Messages are copied into the ring and out of it.
     pub(crate) copies: bool,
     pub(crate) huge_pages: bool,
+    /// Each end's memory lies at the NUMA node farthest from its thread.
+    pub(crate) far: bool,
     /// What carries both rings.
     pub(crate) policy: Policy,
 }
@@ -32,7 +35,7 @@ impl Setting {
     /// All that RB² does, with slots from ordinary pages.
     pub(crate) fn of(config: Config) -> Setting {
         let policy = Policy::Shared;
-        Setting { config, elastic: true, copies: false, huge_pages: false, policy }
+        Setting { config, elastic: true, copies: false, huge_pages: false, far: false, policy }
     }
 
     /// Where one message is under way: nothing is batched but the head, which is pushed lazily unless it is
@@ -48,7 +51,12 @@ impl Setting {
     fn options(&self, back: Config) -> Options {
         let Setting { config: there, huge_pages, policy, .. } = *self;
         let spin = Duration::from_secs(1);
-        Options { there, back, huge_pages, spin, policy, ..Options::default() }
+        Options { there, back, huge_pages, numa: self.numa(), spin, policy, ..Options::default() }
+    }
+
+    /// Where memory of this thread's end lies.
+    fn numa(&self) -> Numa {
+        if self.far { far::farthest().map_or(Numa::Any, Numa::Node) } else { Numa::Here }
     }
 
     /// A buffer of the program's own, for what is copied.
@@ -84,6 +92,7 @@ fn accept(
         ring_bytes_max: 1 << 30,
         spin: Duration::from_secs(1),
         huge_pages: setting.huge_pages,
+        numa: setting.numa(),
         policy: setting.policy,
         ..ListenerOptions::default()
     };

@@ -23,5 +23,6 @@ examples! {
     register_vec, 208, "1,024 bytes were READ into a Vec";
     embedded, 209, "the test passes";
     shutdown, 210, "ended, and nothing is left";
+    numa, 234, "1048576 bytes near this thread: ";
     namespaces, 212, "the other namespace says \"hello\"";
 }
