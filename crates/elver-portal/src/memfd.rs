@@ -53,9 +53,17 @@ pub fn create_near(
     }
     let fd = rustix::fs::memfd_create(name, flags)?;
     rustix::fs::ftruncate(&fd, len)?;
-    // Before there are pages, which would stay where they are.
-    let is_near = node.is_none_or(|node| numa::prefer(fd.as_fd(), len, node).is_ok());
-    rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, len)?;
+    let make = || rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, len);
+    let (made, is_near) = match (pages, node) {
+        (_, None) => (make(), true),
+        (Pages::Small, Some(node)) => {
+            // Before there are pages, which would stay where they are.
+            let is_near = numa::prefer(fd.as_fd(), len, node).is_ok();
+            (make(), is_near)
+        }
+        (Pages::Huge, Some(node)) => numa::preferring(node, make),
+    };
+    made?;
     rustix::fs::fcntl_add_seals(&fd, SEALS)?;
     Ok((fd, is_near))
 }

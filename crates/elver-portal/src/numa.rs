@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
@@ -36,7 +37,7 @@ pub fn here() -> Option<u16> {
     if result == 0 { u16::try_from(node).ok() } else { None }
 }
 
-/// Has the pages of a file in memory that are made from now on lie at a node, as long as that one has some left. `len`
+/// Has the pages of a file in memory, small ones, that are made from now on lie at a node, as long as that one has some left. `len`
 /// are its bytes, whole pages. The wish belongs to the file: whoever has it mapped makes pages so.
 ///
 /// # Errors
@@ -50,23 +51,73 @@ pub fn prefer(file: BorrowedFd<'_>, len: u64, node: u16) -> io::Result<()> {
     // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
     let start =
         unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::empty(), flags, file, 0) }?;
-    // The kernel looks at one bit less than it is told of.
-    let bits = libc::c_ulong::from(NODES_MAX) + 1;
     // SAFETY: the pages are those that were just mapped; the call reads as many bits as the mask has.
-    let result = unsafe {
-        libc::syscall(libc::SYS_mbind, start, len, libc::MPOL_PREFERRED, mask.as_ptr(), bits, 0)
-    };
-    let said = if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    let said = result(unsafe {
+        libc::syscall(libc::SYS_mbind, start, len, libc::MPOL_PREFERRED, mask.as_ptr(), BITS, 0)
+    });
     // SAFETY: the mapping is ours, of this length, and nobody else knows of it.
     let _ = unsafe { rustix::mm::munmap(start, len) };
     said
 }
 
+/// Does something while all pages that this thread has made are to lie at a node, as long as that one has some left. Also
+/// whether the system took that wish. For files of huge pages, of which Linux keeps no wish ([`prefer`]).
+pub fn preferring<T>(node: u16, does: impl FnOnce() -> T) -> (T, bool) {
+    let wish = mask(node).and_then(|mask| Policy { mode: libc::MPOL_PREFERRED, mask }.begin());
+    let done = does();
+    (done, wish.is_some())
+}
+
+/// Where a thread's pages lie.
+#[derive(Clone, Copy)]
+struct Policy {
+    mode: libc::c_int,
+    mask: Mask,
+}
+
+/// A thread's policy is another one while this is there; it stays with its thread.
+struct Restored(Policy, PhantomData<*const ()>);
+
+impl Policy {
+    /// Makes it this thread's, if the system lets it.
+    fn begin(self) -> Option<Restored> {
+        let mut before = Policy { mode: libc::MPOL_DEFAULT, mask: Mask::default() };
+        let Policy { mode, mask } = &mut before;
+        // SAFETY: the call writes a number, and as many bits as the mask has; it is given no address to look at.
+        let told = result(unsafe {
+            let mode = std::ptr::from_mut(mode);
+            libc::syscall(libc::SYS_get_mempolicy, mode, mask.as_mut_ptr(), BITS, 0_usize, 0_usize)
+        });
+        told.and_then(|()| self.set()).ok().map(|()| Restored(before, PhantomData))
+    }
+
+    fn set(&self) -> io::Result<()> {
+        // SAFETY: the call reads as many bits as the mask has.
+        result(unsafe {
+            libc::syscall(libc::SYS_set_mempolicy, self.mode, self.mask.as_ptr(), BITS)
+        })
+    }
+}
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        // The system has told it, and takes it back.
+        let _ = self.0.set();
+    }
+}
+
+fn result(result: libc::c_long) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What the kernel is told of a mask's bits: it looks at one less.
+const BITS: libc::c_ulong = NODES_MAX as libc::c_ulong + 1;
+type Mask = [libc::c_ulong; (NODES_MAX / MASK_BITS) as usize];
 const MASK_BITS: u16 = libc::c_ulong::BITS as u16;
 
 /// A node among all.
-fn mask(node: u16) -> Option<[libc::c_ulong; (NODES_MAX / MASK_BITS) as usize]> {
-    let mut mask = [0; (NODES_MAX / MASK_BITS) as usize];
+fn mask(node: u16) -> Option<Mask> {
+    let mut mask = Mask::default();
     *mask.get_mut(usize::from(node / MASK_BITS))? = 1 << (node % MASK_BITS);
     Some(mask)
 }
@@ -154,6 +205,33 @@ mod tests {
         assert!(is_near, "it has no wish");
         let words = crate::memory::Words::map(&file, len as usize, true).unwrap();
         assert_eq!(policy_at(words.start().as_ptr() as usize), "default");
+    }
+
+    #[test]
+    fn a_thread_has_its_own_policy_back() {
+        let Some(&node) = nodes().last() else {
+            let _ = writeln!(io::stderr(), "skipped: the system tells of no NUMA nodes");
+            return;
+        };
+        let policies = || std::fs::read_to_string("/proc/thread-self/numa_maps").unwrap();
+        let wish = format!(" prefer:{node} ");
+        let before = policies();
+        let (during, is_near) = preferring(node, policies);
+        if !is_near {
+            let _ = writeln!(io::stderr(), "skipped: this process may not say where pages lie");
+            return;
+        }
+        let counts = |text: &str| text.matches(&wish).count();
+        assert!(counts(&during) > 0, "{during}");
+        assert_eq!((counts(&before), counts(&policies())), (0, 0));
+        // One within the other.
+        preferring(node, || {
+            preferring(node, || ());
+            assert!(counts(&policies()) > 0);
+        });
+        assert_eq!(preferring(NODES_MAX - 1, || 7), (7, false));
+        assert_eq!(preferring(NODES_MAX, || 7), (7, false));
+        assert_eq!(counts(&policies()), 0);
     }
 
     #[test]

@@ -132,8 +132,8 @@ impl Session {
     }
 
     /// As [`Session::alloc`], where its placement says: near the calling thread, unless it says otherwise. Small regions too
-    /// have a file of their own then; but on a machine with one NUMA node they stand in the arena, as without. The wish is the
-    /// file's, so that pages which are given back and made anew lie there as well.
+    /// have a file of their own then; but on a machine with one NUMA node they stand in the arena, as without. Small
+    /// pages that are given back and made anew lie there as well; huge ones lie where the system puts them then.
     ///
     /// The node has no say where the system gives it none (a container without `mbind`, a daemon whose set of nodes has another
     /// one) or where it is of an older version: the memory then lies anywhere. `regions_unplaced` of `elver status` counts the

@@ -1,12 +1,14 @@
 # shellcheck shell=bash
 nodes=/sys/devices/system/node
 export ELVER_SOCKET=/tmp/elverd.sock
+# The kernel's rxe has the usual port.
+printf '[node]\nudp_port = 24791\n' >/tmp/elverd.toml
 
 # daemon COMMAND…: a daemon that is run so, in the place of the one before.
 daemon() {
     [ -z "$daemon" ] || { kill "$daemon" && wait "$daemon"; }
     rm -f $ELVER_SOCKET
-    "$@" elverd 2>out/elverd &
+    "$@" elverd --config /tmp/elverd.toml 2>out/elverd &
     daemon=$!
     local end=$((SECONDS + 30))
     until [ -S $ELVER_SOCKET ]; do
@@ -19,7 +21,8 @@ daemon() {
 # lies COMMAND… runs the page, which says where memory lies; said LINE: it has said so.
 lies() {
     step "$*"
-    "$@" | tee out/said || fail "'$*' failed"
+    "$@" >out/said || { cat out/said out/elverd; fail "'$*' failed"; }
+    cat out/said
 }
 said() { grep -Fqx "1048576 bytes $1" out/said || fail "it does not say '$1'"; }
 
