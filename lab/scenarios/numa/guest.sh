@@ -42,6 +42,13 @@ for node in 0 1; do
     [ "$(cat $nodes/node$node/hugepages/hugepages-2048kB/nr_hugepages)" = 4 ] || fail "no huge pages at node $node"
 done
 
+# unplaced COUNT: the daemon counts so many regions that lie elsewhere than they were to.
+unplaced() {
+    local said
+    said=$(wget -q -O - http://127.0.0.1:4792/metrics | sed -n 's/^elver_engine_regions_unplaced_total //p')
+    [ "$said" = "$1" ] || fail "regions_unplaced is '$said', and not $1"
+}
+
 # Wherever the daemon runs, which makes the memory, and whichever thread asks for it.
 for served in 0 1; do
     daemon taskset -c $served
@@ -54,4 +61,18 @@ for served in 0 1; do
         done
         said "anywhere: pages of 4 KB: 256 at node $served"
     done
+    unplaced 0
 done
+
+# A daemon that may have memory of one node alone.
+run mount -t cgroup2 none /sys/fs/cgroup
+run eval 'echo +cpuset >/sys/fs/cgroup/cgroup.subtree_control'
+run mkdir /sys/fs/cgroup/one
+run eval 'echo 0 >/sys/fs/cgroup/one/cpuset.mems'
+daemon bash -c 'echo $$ >/sys/fs/cgroup/one/cgroup.procs; exec "$@"' one
+lies taskset -c 1 numa
+said 'near this thread: pages of 4 KB: 256 at node 0'
+said 'at node 0: pages of 4 KB: 256 at node 0'
+said 'at node 1: pages of 4 KB: 256 at node 0'
+said 'from huge pages at node 1: pages of 2048 KB: 1 at node 0'
+unplaced 3
