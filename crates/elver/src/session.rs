@@ -140,7 +140,7 @@ impl Session {
     /// first; of a wish that was taken, `/proc/self/numa_maps` tells what came of it.
     ///
     /// # Errors
-    /// As [`Session::alloc`]; [`crate::RefusalCode::OutOfRange`] for a [`Numa::Node`] that has no memory.
+    /// As [`Session::alloc`]; [`crate::RefusalCode::OutOfRange`] for a [`crate::Numa::Node`] that has no memory.
     pub fn alloc_placed(
         &self,
         len: u64,
