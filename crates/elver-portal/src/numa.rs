@@ -101,8 +101,9 @@ impl Policy {
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        // The system has told it, and takes it back.
-        let _ = self.0.set();
+        // The thread's set of nodes may be another one by now: then it has no wish at all, and not one client's.
+        let none = Policy { mode: libc::MPOL_DEFAULT, mask: Mask::default() };
+        let _ = self.0.set().or_else(|_| none.set());
     }
 }
 

@@ -42,8 +42,9 @@ pub struct SharedMemory {
 pub(crate) struct Kind {
     pub(crate) huge: bool,
     pub(crate) shared: bool,
-    /// The NUMA node where it is to lie.
+    /// The NUMA node where it is to lie, and whether its user has named that one.
     pub(crate) near: Option<u16>,
+    pub(crate) is_named: bool,
 }
 
 impl Mr {

@@ -21,7 +21,8 @@ pub enum Numa {
     /// to its own before.
     #[default]
     Here,
-    /// At this one, by the system's number. One that has no memory is refused.
+    /// At this one, by the system's number. One that has no memory is refused by a daemon
+    /// that knows which have: not by an older one, nor where the system tells of none.
     Node(u16),
 }
 

@@ -140,7 +140,8 @@ impl Session {
     /// first; of a wish that was taken, `/proc/self/numa_maps` tells what came of it.
     ///
     /// # Errors
-    /// As [`Session::alloc`]; [`crate::RefusalCode::OutOfRange`] for a [`crate::Numa::Node`] that has no memory.
+    /// As [`Session::alloc`]; [`crate::RefusalCode::OutOfRange`] for a [`crate::Numa::Node`] that has no memory, where the
+    /// daemon knows which have.
     pub fn alloc_placed(
         &self,
         len: u64,
@@ -154,7 +155,8 @@ impl Session {
         {
             return Ok(mr);
         }
-        Mr::alloc(self, len, access, Kind { huge, near, ..Kind::default() })
+        let is_named = matches!(numa, crate::Numa::Node(_));
+        Mr::alloc(self, len, access, Kind { huge, near, is_named, ..Kind::default() })
     }
 
     /// As [`Session::alloc`], for memory that other sessions of this process, of other threads, register too: send them

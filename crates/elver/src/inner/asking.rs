@@ -133,6 +133,8 @@ impl Inner {
                 Err(Error::Refused { code: RefusalCode::Unsupported, .. }) => {
                     self.places_nothing = true;
                 }
+                // The daemon may know of fewer nodes: it began before this one came, or is told of others.
+                Err(Error::Refused { code: RefusalCode::OutOfRange, .. }) if !kind.is_named => {}
                 outcome => return Ok((request, outcome?)),
             }
         }

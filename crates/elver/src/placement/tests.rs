@@ -35,14 +35,14 @@ fn among_several_it_is_the_threads_or_the_one_that_is_named() {
     assert_eq!(Numa::Node(1).among(&nodes, || Some(0)), Some(1));
 }
 
-/// A node of minor version 6: what it was asked for, until the process goes.
-fn older_node(socket: &Socket, mut end: NodeEnd) -> Vec<&'static str> {
+/// A node that refuses each wish: what it was asked for, until the process goes.
+fn unwilling_node(socket: &Socket, mut end: NodeEnd, code: RefusalCode) -> Vec<&'static str> {
     let (mut asked, mut scratch) = (Vec::new(), Scratch::default());
     loop {
         let request = match end.next_request(&mut scratch).unwrap() {
             Some(Request::Command { request, command: Command::AllocMrNear { .. } }) => {
                 asked.push("near");
-                let refusal = Refusal { code: RefusalCode::Unsupported, text: "what is 21?" };
+                let refusal = Refusal { code, text: "what is 21?" };
                 assert!(end.answer(request, &Answer::Refused(refusal)).unwrap());
                 continue;
             }
@@ -69,7 +69,7 @@ fn older_node(socket: &Socket, mut end: NodeEnd) -> Vec<&'static str> {
 #[test]
 fn an_older_node_makes_memory_wherever_it_likes_and_is_asked_once() {
     let (session, socket, end) = silent::session();
-    let node = thread::spawn(move || older_node(&socket, end));
+    let node = thread::spawn(move || unwilling_node(&socket, end, RefusalCode::Unsupported));
     for huge in [false, true] {
         let kind = Kind { huge, near: Some(0), ..Kind::default() };
         let mr = Mr::alloc(&session, 4_096, AccessFlags::LOCAL_WRITE, kind).unwrap();
@@ -78,4 +78,20 @@ fn an_older_node_makes_memory_wherever_it_likes_and_is_asked_once() {
     }
     drop(session);
     assert_eq!(node.join().unwrap(), ["near", "small", "huge"]);
+}
+
+/// A daemon may have begun before a NUMA node came, at which a thread runs by now: it was refused all memory.
+#[test]
+fn a_thread_at_a_node_that_the_daemon_does_not_know_has_memory_elsewhere() {
+    let (session, socket, end) = silent::session();
+    let node = thread::spawn(move || unwilling_node(&socket, end, RefusalCode::OutOfRange));
+    let kind = Kind { near: Some(9), ..Kind::default() };
+    for _ in 0..2 {
+        Mr::alloc(&session, 4_096, AccessFlags::LOCAL_WRITE, kind).unwrap();
+    }
+    let named = Kind { is_named: true, ..kind };
+    let refused = Mr::alloc(&session, 4_096, AccessFlags::LOCAL_WRITE, named).unwrap_err();
+    assert!(matches!(refused, crate::Error::Refused { code: RefusalCode::OutOfRange, .. }));
+    drop(session);
+    assert_eq!(node.join().unwrap(), ["near", "small", "near", "small", "near"]);
 }
