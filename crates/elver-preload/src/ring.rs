@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::ptr;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -35,7 +36,19 @@ pub(crate) fn wait(fd: RawFd) -> c_int {
     if unsafe { __read(fd, count.as_mut_ptr().cast(), count.len()) } >= 0 { 0 } else { last() }
 }
 
+/// Waits for nothing until the thread is cancelled, as [`wait`] may be, or its process ends.
+#[cold]
+pub(crate) fn sleep_on() -> ! {
+    loop {
+        // SAFETY: it is given no descriptors, and no frame here has anything to drop.
+        unsafe { poll(ptr::null_mut(), 0, -1) };
+    }
+}
+
 unsafe extern "C-unwind" {
+    /// libc's, where a thread may be cancelled.
+    fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
+
     /// libc's `read`, by the name that no other library takes: theirs may have frames that cannot be given up.
     fn __read(fd: c_int, to: *mut c_void, count: usize) -> isize;
 }

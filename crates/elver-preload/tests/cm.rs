@@ -63,6 +63,11 @@ fn who_takes_a_channels_descriptor_is_no_channel() {
 }
 
 #[test]
+fn who_waits_for_an_event_of_a_channel_that_is_closed_sleeps_on() {
+    run("closes");
+}
+
+#[test]
 fn a_child_of_vfork_closes_its_own_descriptors() {
     run("vforks");
 }

@@ -136,13 +136,17 @@ fn ping(at_server: &[&str], at_client: &[&str], address: &str) -> (bool, String)
     await_listener(&mut server, TCP, 7174);
     let words = ["rping", "-c", "-V", "-S", "3000", "-C", "5", "-a", address];
     let output = program(at_client, &words).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned()
+    let mut said = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);
     if output.status.success() {
         succeeded("rping -s", &server.wait_with_output().unwrap());
     } else {
-        kill(&server);
-        server.wait().unwrap();
+        // It may have ended by itself, and says why.
+        if server.try_wait().unwrap().is_none() {
+            kill(&server);
+        }
+        said += "the server: ";
+        said += &String::from_utf8_lossy(&server.wait_with_output().unwrap().stderr);
     }
     (output.status.success(), said)
 }

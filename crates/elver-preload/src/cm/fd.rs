@@ -13,9 +13,9 @@ use crate::cm::abi::{GetEvent, Header};
 use crate::cm::command::{Command, put};
 use crate::cm::state::Cm;
 use crate::engine::Engine;
-use crate::errno::{guard, set, whole};
+use crate::errno::{guard, last, set, whole};
 use crate::fork::generation;
-use crate::ring::wait;
+use crate::ring::{sleep_on, wait};
 
 /// Descriptors that can be an event channel: the generation of the process that opened each, or 0. Calls
 /// look here first, and signal handlers may make them.
@@ -91,11 +91,20 @@ extern "C" fn leave() {
     });
 }
 
-/// Answers what a program writes to an event channel; false if it wants an event, and none has come since the bell rang.
+/// What becomes of what a program writes to an event channel.
+enum Answer {
+    Done,
+    /// It wants an event, and none has come since the bell rang.
+    None,
+    /// The same, and the channel has ended since it was written.
+    Ended,
+}
+
+/// Answers what a program writes to an event channel.
 ///
 /// # Safety
 /// `bytes` is what librdmacm writes: addresses in it are of room that it has.
-unsafe fn answer(fd: RawFd, bytes: &[u8], rang: bool) -> Result<bool, c_int> {
+unsafe fn answer(fd: RawFd, bytes: &[u8], rang: bool) -> Result<Answer, c_int> {
     const HEADER: usize = size_of::<Header>();
     let header: &[u8; HEADER] = bytes.first_chunk().ok_or(libc::EINVAL)?;
     let number = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
@@ -109,13 +118,14 @@ unsafe fn answer(fd: RawFd, bytes: &[u8], rang: bool) -> Result<bool, c_int> {
     if number == GET_EVENT {
         let wanted: &[u8; size_of::<GetEvent>()] = body.first_chunk().ok_or(libc::EINVAL)?;
         if !rang {
-            return Ok(false);
+            return Ok(Answer::None);
         }
         let event = engine.lock().cm.as_mut().ok_or(libc::EBADF)?.take(fd);
         return match event {
             // Another thread was faster, or the event is gone.
-            Err(libc::EAGAIN) => Ok(false),
-            event => put(u64::from_ne_bytes(*wanted), room, event?).map(|()| true),
+            Err(libc::EAGAIN) => Ok(Answer::None),
+            Err(libc::EBADF) => Ok(Answer::Ended),
+            event => put(u64::from_ne_bytes(*wanted), room, event?).map(|()| Answer::Done),
         };
     }
     let mut state = engine.lock();
@@ -126,7 +136,14 @@ unsafe fn answer(fd: RawFd, bytes: &[u8], rang: bool) -> Result<bool, c_int> {
     cm.step(&mut state.device, now());
     elver_verbs::Device::progress(&mut state.device);
     state.tell();
-    done.map(|()| true)
+    done.map(|()| Answer::Done)
+}
+
+/// Whether a program made a descriptor nonblocking.
+fn is_nonblocking(fd: c_int) -> Result<bool, c_int> {
+    // SAFETY: it is asked for flags, and may be no descriptor.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    if flags == -1 { Err(last()) } else { Ok(flags & libc::O_NONBLOCK != 0) }
 }
 
 #[unsafe(no_mangle)]
@@ -135,26 +152,38 @@ unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, count: usize)
         // SAFETY: the contract of `write`(2).
         return unsafe { libc::syscall(libc::SYS_write, fd, bytes, count) as isize };
     }
-    let mut rang = false;
+    let (mut rang, mut nonblocking) = (false, false);
     loop {
         let done = whole(Err(libc::EIO), || {
             if bytes.is_null() {
                 return Err(libc::EFAULT);
             }
             // SAFETY: the contract of `write`(2), and of the device.
-            unsafe { answer(fd, std::slice::from_raw_parts(bytes.cast(), count), rang) }
+            let answer =
+                unsafe { answer(fd, std::slice::from_raw_parts(bytes.cast(), count), rang)? };
+            if !rang && matches!(answer, Answer::None) {
+                nonblocking = is_nonblocking(fd)?;
+            }
+            Ok(answer)
         });
         let error = match done {
-            Ok(true) => return count as isize,
-            // Unless the program made the descriptor nonblocking.
-            Ok(false) => wait(fd),
-            Err(error) => error,
+            Ok(Answer::Done) => return count as isize,
+            Ok(Answer::None) => wait(fd),
+            Ok(Answer::Ended) => libc::EBADF,
+            Err(error) => {
+                set(error);
+                return -1;
+            }
         };
-        if error != 0 {
-            set(error);
-            return -1;
+        match error {
+            0 => rang = true,
+            // Another thread has closed it since: the kernel's call holds its file, and waits on for what nobody tells any more.
+            libc::EBADF if !nonblocking => sleep_on(),
+            error => {
+                set(if error == libc::EBADF { libc::EAGAIN } else { error });
+                return -1;
+            }
         }
-        rang = true;
     }
 }
 

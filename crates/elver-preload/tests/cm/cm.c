@@ -538,6 +538,59 @@ static void migrates(void)
 	rdma_destroy_event_channel(others);
 }
 
+enum { CLOSED = 1000 };
+
+static struct rdma_event_channel *closing;
+static _Atomic pid_t waiter;
+static _Atomic int told;
+
+static void *waits(void *unused)
+{
+	struct rdma_cm_event *event;
+	waiter = gettid();
+	if (rdma_get_cm_event(closing, &event))
+		told = errno;
+	else
+		told = -1;
+	return NULL;
+}
+
+/* Whether a thread sleeps. */
+static int sleeps(pid_t thread)
+{
+	char name[64], line[256] = "";
+	snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
+	FILE *stat = fopen(name, "r");
+	int sleeps = stat && fgets(line, sizeof line, stat) && strstr(line, ") S");
+	if (stat)
+		fclose(stat);
+	return sleeps;
+}
+
+/* Another thread waits for a channel's event that is closed just when one comes: it gets that, or sleeps on, as the kernel's
+   call has its file. */
+static void closes(void)
+{
+	for (int round = 0; round < CLOSED; round++) {
+		struct sockaddr_in to = at("127.0.0.1", 7174);
+		pthread_t thread;
+		waiter = told = 0;
+		MADE(closing, rdma_create_event_channel());
+		struct rdma_cm_id *id = id_on(closing);
+		CODE(pthread_create(&thread, NULL, waits, NULL), 0);
+		while (!waiter || !sleeps(waiter))
+			sched_yield();
+		CODE(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000), 0);
+		CODE(close(closing->fd), 0);
+		/* It sleeps again, or has ended. */
+		while (!told && !sleeps(waiter))
+			sched_yield();
+		CODE(told == 0 || told == -1, 1);
+		CODE(pthread_cancel(thread), 0);
+		CODE(pthread_join(thread, NULL), 0);
+	}
+}
+
 int main(int count, char **words)
 {
 	static const struct {
@@ -547,7 +600,7 @@ int main(int count, char **words)
 		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
 		      { "loopback", loopback },
 		      { "forks", forks },
-		      { "replaces", replaces }, { "vforks", vforks }, { "migrates", migrates } };
+		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "migrates", migrates } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
 	for (size_t which = 0; which < sizeof(cases) / sizeof(cases[0]); which++)
