@@ -87,15 +87,23 @@ unsafe fn gather<'a>(pieces: &[Piece], to: &'a mut [u8; INLINE]) -> Result<&'a [
     Ok(&to[..len])
 }
 
-/// Names the first of a list as the one that failed, of which none was posted.
+/// A field of a WR, which may lie anywhere: programs write no more of one than its operation has (those of Java, by DiSNI, 72
+/// bytes), in buffers of their own.
+macro_rules! field {
+    ($wr:expr, $($field:tt)+) => {
+        (&raw const (*$wr).$($field)+).read_unaligned()
+    };
+}
+
+/// Names the one of a list that failed.
 ///
 /// # Safety
 /// `bad` can be written, if it is not null.
 #[cold]
-pub(crate) unsafe fn refuse<T>(list: *mut T, bad: *mut *mut T, error: c_int) -> c_int {
-    // SAFETY: the caller's word.
-    if let Some(bad) = unsafe { bad.as_mut() } {
-        *bad = list;
+pub(crate) unsafe fn refuse<T>(failed: *mut T, bad: *mut *mut T, error: c_int) -> c_int {
+    if !bad.is_null() {
+        // SAFETY: the caller's word.
+        unsafe { bad.write_unaligned(failed) };
     }
     error
 }
@@ -112,83 +120,103 @@ pub(crate) unsafe fn post_sends(
 ) -> c_int {
     while !list.is_null() {
         // SAFETY: the verbs contract.
-        let wr = unsafe { &*list };
-        // SAFETY: as above.
-        if let Err(error) = unsafe { post_send(wr, names, &mut post) } {
-            // SAFETY: as above.
-            if let Some(bad) = unsafe { bad.as_mut() } {
-                *bad = list;
+        unsafe {
+            if let Err(error) = post_send(list, names, &mut post) {
+                return refuse(list, bad, error);
             }
-            return error;
+            list = field!(list, next);
         }
-        list = wr.next;
     }
     0
 }
 
 /// # Safety
-/// As [`post_sends`].
+/// As [`post_sends`], of one.
 unsafe fn post_send(
-    wr: &SendWr,
+    wr: *const SendWr,
     names: Names,
     post: &mut impl FnMut(Send<'_>) -> Posted,
 ) -> Result<(), c_int> {
     let mut room = [Piece::default(); SGES];
     // SAFETY: the verbs contract.
-    let pieces = unsafe { pieces(wr.sg_list, wr.num_sge, &mut room)? };
+    let (pieces, send_flags) = unsafe {
+        let pieces = pieces(field!(wr, sg_list), field!(wr, num_sge), &mut room)?;
+        (pieces, field!(wr, send_flags))
+    };
     let mut bytes = [0; INLINE];
-    let payload = if wr.send_flags & INLINE_FLAG != 0 {
+    let payload = if send_flags & INLINE_FLAG != 0 {
         // SAFETY: the verbs contract.
         Payload::Inline(unsafe { gather(pieces, &mut bytes)? })
     } else {
         Payload::Sges(pieces)
     };
-    let imm = u32::from_be(wr.imm_data);
-    // SAFETY: the opcode says which member the program wrote; all are numbers of any value.
-    let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
-    let remote = RemoteAddr { addr: rdma.remote_addr, rkey: rdma.rkey };
-    let word = RemoteAddr { addr: atomic.remote_addr, rkey: atomic.rkey };
-    let op = match wr.opcode {
-        0 => SendOp::Write(remote),
-        1 => SendOp::WriteWithImm(remote, imm),
-        2 => SendOp::Send,
-        3 => SendOp::SendWithImm(imm),
-        4 => SendOp::Read(remote),
-        5 => SendOp::CompareSwap { remote: word, compare: atomic.compare_add, swap: atomic.swap },
-        6 => SendOp::FetchAdd { remote: word, add: atomic.compare_add },
-        7 => SendOp::LocalInv(wr.imm_data),
-        8 => {
-            // SAFETY: the verbs contract.
-            unsafe {
+    // SAFETY: the verbs contract: the opcode says which members the program wrote, and the type of the QP.
+    let (wr_id, op, dest) = unsafe { (field!(wr, wr_id), op(wr)?, dest(wr, names)?) };
+    // The first three flags are numbered alike.
+    let flags = SendFlags::from_bits_truncate(send_flags as u8);
+    let wr = Send { wr_id, op, flags, payload, dest };
+    post(wr).map_err(|(_, error)| of_post(error))
+}
+
+/// What a WR does.
+///
+/// # Safety
+/// As [`post_sends`], of one.
+unsafe fn op(wr: *const SendWr) -> Result<SendOp, c_int> {
+    // SAFETY: the caller's word: what an opcode has the program wrote.
+    unsafe {
+        let given = || field!(wr, imm_data);
+        let remote =
+            || RemoteAddr { addr: field!(wr, wr.rdma.remote_addr), rkey: field!(wr, wr.rdma.rkey) };
+        let word = || RemoteAddr {
+            addr: field!(wr, wr.atomic.remote_addr),
+            rkey: field!(wr, wr.atomic.rkey),
+        };
+        let operand = || field!(wr, wr.atomic.compare_add);
+        Ok(match field!(wr, opcode) {
+            0 => SendOp::Write(remote()),
+            1 => SendOp::WriteWithImm(remote(), u32::from_be(given())),
+            2 => SendOp::Send,
+            3 => SendOp::SendWithImm(u32::from_be(given())),
+            4 => SendOp::Read(remote()),
+            5 => {
+                let swap = field!(wr, wr.atomic.swap);
+                SendOp::CompareSwap { remote: word(), compare: operand(), swap }
+            }
+            6 => SendOp::FetchAdd { remote: word(), add: operand() },
+            7 => SendOp::LocalInv(given()),
+            8 => {
+                let window = field!(wr, bind_mw.mw);
                 // Windows of type 1 have a call of their own.
-                if given(wr.bind_mw.mw)?.r#type != MW_TYPE_2 {
+                if self::given(window)?.r#type != MW_TYPE_2 {
                     return Err(libc::EINVAL);
                 }
-                SendOp::BindMw(bind_of(wr.bind_mw.mw, wr.bind_mw.rkey, &wr.bind_mw.bind_info)?)
+                let info = field!(wr, bind_mw.bind_info);
+                SendOp::BindMw(bind_of(window, field!(wr, bind_mw.rkey), &info)?)
             }
-        }
-        9 => SendOp::SendWithInv(wr.imm_data),
-        _ => return Err(libc::EINVAL),
-    };
-    let dest = match names {
-        Names::Nothing => None,
-        // SAFETY: the verbs contract: an XRC initiator's WRs have this member, a number.
-        Names::Queue => Some(Dest::Xrc { remote_srqn: wr.qp_type }),
-        Names::Handle => {
-            // SAFETY: a UD QP's WRs have this member.
-            let ud = unsafe { wr.wr.ud };
-            if ud.ah.is_null() {
-                return Err(libc::EINVAL);
+            9 => SendOp::SendWithInv(given()),
+            _ => return Err(libc::EINVAL),
+        })
+    }
+}
+
+/// Where a WR goes, of a QP whose WRs say so.
+///
+/// # Safety
+/// As [`post_sends`], of one.
+unsafe fn dest(wr: *const SendWr, names: Names) -> Result<Option<Dest>, c_int> {
+    // SAFETY: the caller's word: WRs of such a QP have the member.
+    unsafe {
+        Ok(match names {
+            Names::Nothing => None,
+            Names::Queue => Some(Dest::Xrc { remote_srqn: field!(wr, qp_type) }),
+            Names::Handle => {
+                let ah = Ah(given(field!(wr, wr.ud.ah))?.handle);
+                let remote_qpn = field!(wr, wr.ud.remote_qpn);
+                Some(Dest::Ud { ah, remote_qpn, remote_qkey: field!(wr, wr.ud.remote_qkey) })
             }
-            // SAFETY: the verbs contract.
-            let ah = Ah(unsafe { (*ud.ah).handle });
-            Some(Dest::Ud { ah, remote_qpn: ud.remote_qpn, remote_qkey: ud.remote_qkey })
-        }
-    };
-    // The first three flags are numbered alike.
-    let flags = SendFlags::from_bits_truncate(wr.send_flags as u8);
-    let wr = Send { wr_id: wr.wr_id, op, flags, payload, dest };
-    post(wr).map_err(|(_, error)| of_post(error))
+        })
+    }
 }
 
 /// Posts a list of receive WRs; `post` posts one.
@@ -203,19 +231,16 @@ pub(crate) unsafe fn post_recvs(
     let mut room = [Piece::default(); SGES];
     while !list.is_null() {
         // SAFETY: the verbs contract.
-        let wr = unsafe { &*list };
-        // SAFETY: as above.
-        let posted = unsafe { pieces(wr.sg_list, wr.num_sge, &mut room) }.and_then(|sges| {
-            post(Recv { wr_id: wr.wr_id, sges }).map_err(|(_, error)| of_post(error))
-        });
-        if let Err(error) = posted {
-            // SAFETY: as above.
-            if let Some(bad) = unsafe { bad.as_mut() } {
-                *bad = list;
+        unsafe {
+            let posted = pieces(field!(list, sg_list), field!(list, num_sge), &mut room);
+            let wr_id = field!(list, wr_id);
+            let posted = posted
+                .and_then(|sges| post(Recv { wr_id, sges }).map_err(|(_, error)| of_post(error)));
+            if let Err(error) = posted {
+                return refuse(list, bad, error);
             }
-            return error;
+            list = field!(list, next);
         }
-        list = wr.next;
     }
     0
 }

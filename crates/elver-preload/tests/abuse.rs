@@ -47,6 +47,11 @@ fn calls_of_newer_releases_work_and_each_misuse_has_its_errno() {
 }
 
 #[test]
+fn wrs_are_read_at_any_address_and_no_further_than_their_operation_goes() {
+    run("packed", &[]);
+}
+
+#[test]
 fn sysfs_is_read_for_programs() {
     run("sysfs", &[]);
 }
