@@ -1,16 +1,15 @@
 //! Completion channels: descriptors that can be polled, and queues of CQs behind them.
 
-use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::errno::object;
 use crate::layout::{CompChannel, Context, Cq};
 use crate::owned::{OwnedCq, acknowledge, given};
-use crate::ring::{event_fd, ring, take};
+use crate::rung::Rung;
 use crate::told::Told;
 
 /// A channel, and what a program does not see of it.
@@ -18,7 +17,13 @@ use crate::told::Told;
 pub(crate) struct Owned {
     channel: CompChannel,
     fd: OwnedFd,
-    events: Mutex<VecDeque<usize>>,
+    events: Mutex<Rung<usize>>,
+}
+
+impl Owned {
+    fn events(&self) -> MutexGuard<'_, Rung<usize>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A CQ, as the engine knows it.
@@ -38,9 +43,7 @@ impl CqObject {
         }
         // SAFETY: the channel stays until its CQs are gone, and they leave the table before.
         let owned = unsafe { &*self.channel.cast::<Owned>() };
-        let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
-        events.push_back(self.told.element as usize);
-        ring(&owned.fd);
+        owned.events().push(self.told.element as usize);
     }
 
     /// Forgets the CQ's events that nobody took.
@@ -50,21 +53,16 @@ impl CqObject {
         }
         // SAFETY: as above.
         let owned = unsafe { &*self.channel.cast::<Owned>() };
-        let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = events.len();
-        events.retain(|cq| *cq != self.told.element as usize);
-        for _ in events.len()..before {
-            let _ = take(owned.fd.as_raw_fd());
-        }
+        owned.events().extract(|cq| *cq == self.told.element as usize);
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
     object(|| {
-        let fd = event_fd()?;
+        let (fd, events) = Rung::new(libc::O_CLOEXEC).map_err(|error| error.raw_os_error())?;
         let channel = CompChannel { context, fd: fd.as_raw_fd(), refcnt: 0 };
-        Ok(Box::into_raw(Box::new(Owned { channel, fd, events: Mutex::default() })).cast())
+        Ok(Box::into_raw(Box::new(Owned { channel, fd, events: Mutex::new(events) })).cast())
     })
 }
 
@@ -94,7 +92,7 @@ pub(crate) unsafe fn bell(channel: *mut CompChannel) -> Result<RawFd, c_int> {
 /// Takes the next event; whether there was one: what it was rung for may have gone with its CQ meanwhile.
 ///
 /// # Safety
-/// The verbs contract of `ibv_get_cq_event`.
+/// The verbs contract of `ibv_get_cq_event`, which writes to addresses that are not null.
 pub(crate) unsafe fn get(
     channel: *mut CompChannel,
     cq: *mut *mut Cq,
@@ -102,14 +100,14 @@ pub(crate) unsafe fn get(
 ) -> Result<bool, c_int> {
     // SAFETY: the caller's word.
     let owned = unsafe { given(channel.cast::<Owned>())? };
-    let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(found) = events.pop_front() else { return Ok(false) };
+    let mut events = owned.events();
+    let Some(found) = events.pop() else { return Ok(false) };
     let found = ptr::with_exposed_provenance_mut::<Cq>(found);
     // SAFETY: the CQ's events go before it does, and the lock is held; the rest is the caller's word.
     unsafe {
         (*found.cast::<OwnedCq>()).taken.fetch_add(1, Ordering::Relaxed);
-        *given(cq)? = found;
-        *given(cq_context)? = (*found).cq_context;
+        cq.write_unaligned(found);
+        cq_context.write_unaligned((*found).cq_context);
     }
     Ok(true)
 }

@@ -14,7 +14,7 @@ use crate::errno::{code, object};
 use crate::fork::generation;
 use crate::layout::{Context, ContextOps, Device, VerbsContext};
 use crate::owned::given;
-use crate::ring::event_fd;
+use crate::rung::Rung;
 use crate::told::{Owned, Told, owned};
 use crate::{caps, cq, cq_ex, dm, left, mw, odp, pd, qp, qp_ex, srq, xrc};
 
@@ -23,7 +23,7 @@ const CLOSED: u32 = 0;
 
 /// A context of the process's device.
 fn open(engine: &Engine, device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {
-    let fd = event_fd()?;
+    let (fd, events) = Rung::new(libc::O_CLOEXEC).map_err(|error| error.raw_os_error())?;
     let attr = engine.lock().device.query_device();
     // SAFETY: zero is a null pointer, no function, or a number for every field.
     let mut verbs: VerbsContext = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -67,7 +67,7 @@ fn open(engine: &Engine, device: *mut Device, cmd: OwnedFd) -> Result<*mut Conte
         verbs,
         fd,
         cmd,
-        events: Mutex::default(),
+        events: Mutex::new(events),
         attr,
         generation: generation(),
     }));
@@ -131,6 +131,7 @@ unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
         unsafe {
             (*owned).generation = CLOSED;
             ptr::drop_in_place(&raw mut (*owned).fd);
+            ptr::drop_in_place(&raw mut (*owned).events);
             ptr::drop_in_place(&raw mut (*owned).cmd);
         }
         Ok(())

@@ -11,6 +11,11 @@ use crate::layout::{AsyncEvent, CompChannel, Context, Cq};
 use crate::ring::wait;
 use crate::told;
 
+/// Refuses null, before an event is taken that then nobody had.
+fn room<T>(to: *mut T) -> Result<(), c_int> {
+    if to.is_null() { Err(libc::EINVAL) } else { Ok(()) }
+}
+
 /// Has the device watched, and waits at a bell until it was rung for an event that is still there. Between the looks nothing
 /// is held, as [`wait`] asks for.
 fn await_event<T: Belongs>(
@@ -45,8 +50,14 @@ unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq: *mut *mut Cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the verbs contract.
-    await_event(of, || unsafe { channel::bell(of) }, || unsafe { channel::get(of, cq, cq_context) })
+    let bell = || {
+        room(cq)?;
+        room(cq_context)?;
+        // SAFETY: the verbs contract.
+        unsafe { channel::bell(of) }
+    };
+    // SAFETY: as above, and they are not null.
+    await_event(of, bell, || unsafe { channel::get(of, cq, cq_context) })
 }
 
 #[unsafe(no_mangle)]
@@ -54,8 +65,13 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut Context,
     to: *mut AsyncEvent,
 ) -> c_int {
-    // SAFETY: the verbs contract.
-    await_event(context, || unsafe { told::bell(context) }, || unsafe { told::get(context, to) })
+    let bell = || {
+        room(to)?;
+        // SAFETY: the verbs contract.
+        unsafe { told::bell(context) }
+    };
+    // SAFETY: as above, and it is not null.
+    await_event(context, bell, || unsafe { told::get(context, to) })
 }
 
 #[unsafe(no_mangle)]

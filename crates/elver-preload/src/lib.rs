@@ -88,6 +88,7 @@ mod qp;
 mod qp_ex;
 mod region;
 mod ring;
+mod rung;
 mod service;
 mod srq;
 mod staged;

@@ -2,27 +2,49 @@
 
 use std::ffi::{c_int, c_void};
 use std::io::IoSliceMut;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::ptr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, ReadWriteFlags, fcntl_dupfd_cloexec, preadv2};
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 use crate::errno::last;
 
+/// Bytes that a pipe has room for, for who rings.
+const ROOM: usize = 8 << 10;
 /// Where a descriptor stands, for who has no places.
 const HERE: u64 = u64::MAX;
 
-/// A descriptor that is readable as often as it was rung.
-pub(crate) fn event_fd() -> Result<OwnedFd, c_int> {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)
-        .map_err(|error| error.raw_os_error())
+/// What is rung: the program's end, and this library's.
+///
+/// The program's is a pipe's, since that is never writable, as the kernel's descriptors are not: a loop that looks for both would turn
+/// without end. The library's own reads it too, so that no write is without a reader, for which the kernel would end the process.
+pub(crate) fn bell(flags: c_int) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let nonblocking = flags & libc::O_NONBLOCK != 0;
+    let closes = flags & libc::O_CLOEXEC != 0;
+    let wanted =
+        PipeFlags::from_bits_retain(flags as u32 & (libc::O_NONBLOCK | libc::O_CLOEXEC) as u32);
+    let (program, _) = pipe_with(wanted)?;
+    let name = format!("/proc/thread-self/fd/{}", program.as_raw_fd());
+    let own = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    if let Ok(own) = open(name, own, Mode::empty()) {
+        // Users have a bound for what all their pipes have room for.
+        let _ = fcntl_setpipe_size(&own, ROOM);
+        return Ok((program, own));
+    }
+    // Without /proc.
+    let mut wanted = EventfdFlags::SEMAPHORE;
+    wanted.set(EventfdFlags::NONBLOCK, nonblocking);
+    wanted.set(EventfdFlags::CLOEXEC, closes);
+    let program = eventfd(0, wanted)?;
+    let own = fcntl_dupfd_cloexec(&program, 0)?;
+    Ok((program, own))
 }
 
-/// Makes it readable once more.
-pub(crate) fn ring(fd: &OwnedFd) {
-    // It fails only beyond 2^64 events.
-    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+/// Makes it readable once more, if it has room for that.
+pub(crate) fn ring(own: &OwnedFd) -> bool {
+    rustix::io::write(own, &1_u64.to_ne_bytes()).is_ok()
 }
 
 /// Waits for a ring and takes it; 0, or an errno: `EAGAIN` where there is none and the program made the descriptor
@@ -32,44 +54,43 @@ pub(crate) fn ring(fd: &OwnedFd) {
 /// as they stand: none up to the program's own may hold or own anything, or catch panics.
 pub(crate) fn wait(fd: RawFd) -> c_int {
     let mut count = [0_u8; 8];
-    // SAFETY: there is room for what an eventfd tells, and no frame here has anything to drop.
-    if unsafe { __read(fd, count.as_mut_ptr().cast(), count.len()) } >= 0 { 0 } else { last() }
+    // SAFETY: there is room for a ring, and no frame here has anything to drop.
+    match unsafe { __read(fd, count.as_mut_ptr().cast(), count.len()) } {
+        // Nobody rings any more: the kernel's call would hold the file, and wait on.
+        0 => sleep_on(),
+        1.. => 0,
+        _ => last(),
+    }
 }
 
 /// Waits for nothing until the thread is cancelled, as [`wait`] may be, or its process ends.
 #[cold]
 pub(crate) fn sleep_on() -> ! {
     loop {
-        // SAFETY: it is given no descriptors, and no frame here has anything to drop.
-        unsafe { poll(ptr::null_mut(), 0, -1) };
+        // SAFETY: it takes nothing, and no frame here has anything to drop.
+        unsafe { pause() };
     }
 }
 
 unsafe extern "C-unwind" {
     /// libc's, where a thread may be cancelled.
-    fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
+    fn pause() -> c_int;
 
     /// libc's `read`, by the name that no other library takes: theirs may have frames that cannot be given up.
     fn __read(fd: c_int, to: *mut c_void, count: usize) -> isize;
 }
 
-/// Takes one ring, if there is one.
-pub(crate) fn take(fd: RawFd) -> Result<(), c_int> {
-    // SAFETY: who asks holds its owner.
-    let fd: BorrowedFd<'_> = unsafe { BorrowedFd::borrow_raw(fd) };
+/// Takes one ring, if there is one, by this library's end.
+pub(crate) fn take(own: &OwnedFd) {
     let mut count = [0; 8];
     // In one call: another thread may take the ring that a look has seen.
     let bufs = &mut [IoSliceMut::new(&mut count)];
-    match preadv2(fd, bufs, HERE, ReadWriteFlags::NOWAIT) {
-        // Before Linux 5.8.
-        Err(Errno::OPNOTSUPP) => {}
-        taken => return taken.map(drop).map_err(|error| error.raw_os_error()),
+    if preadv2(own, bufs, HERE, ReadWriteFlags::NOWAIT) != Err(Errno::OPNOTSUPP) {
+        return;
     }
-    let mut ready =
-        [rustix::event::PollFd::from_borrowed_fd(fd.as_fd(), rustix::event::PollFlags::IN)];
-    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-    if rustix::event::poll(&mut ready, Some(&now)) != Ok(1) {
-        return Err(libc::EAGAIN);
+    // Pipes before Linux 6.4, which do not block here.
+    let mut ready = [PollFd::new(own, PollFlags::IN)];
+    if poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1) {
+        let _ = rustix::io::read(own, &mut count);
     }
-    rustix::io::read(fd, &mut count).map(drop).map_err(|error| error.raw_os_error())
 }

@@ -1,16 +1,15 @@
 //! Contexts as this library knows them, and the asynchronous events that they are told.
 
-use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use elver_verbs::{AsyncEvent as Event, DeviceAttr};
 
 use crate::layout::{AsyncEvent, Context, VerbsContext};
 use crate::owned::{ack_async, given, take_async};
-use crate::ring::{ring, take};
+use crate::rung::Rung;
 
 /// Peers cause some events as often as they like (a DCT's access errors), and a program need not take them: behind so many
 /// that wait, each is told of once.
@@ -23,11 +22,17 @@ pub(crate) struct Owned {
     pub(crate) fd: OwnedFd,
     /// The file that stands for the device; another process of ours may import nothing by it.
     pub(crate) cmd: OwnedFd,
-    pub(crate) events: Mutex<VecDeque<AsyncEvent>>,
+    pub(crate) events: Mutex<Rung<AsyncEvent>>,
     /// What the device said of itself, which a child of `fork` asks for too.
     pub(crate) attr: DeviceAttr,
     /// Of the process that opened it.
     pub(crate) generation: u32,
+}
+
+impl Owned {
+    fn events(&self) -> MutexGuard<'_, Rung<AsyncEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Whom an event is told: an object of the program's, and its context.
@@ -77,25 +82,19 @@ pub(crate) fn tell_port(context: *mut Context, up: bool) {
 fn queue(told: Told, event_type: u32) {
     // SAFETY: objects leave the engine's tables before they are freed, and their contexts after.
     let owned = unsafe { owned(told.context) };
-    let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut events = owned.events();
     let is_it = |it: &AsyncEvent| (it.element, it.event_type) == (told.element, event_type);
-    if events.len() >= MANY && events.iter().any(is_it) {
+    if events.waiting().len() >= MANY && events.waiting().iter().any(is_it) {
         return;
     }
-    events.push_back(AsyncEvent { element: told.element, event_type });
-    ring(&owned.fd);
+    events.push(AsyncEvent { element: told.element, event_type });
 }
 
 /// Forgets events of an object that is going.
 pub(crate) fn forget(told: Told) {
     // SAFETY: as in `tell`.
     let owned = unsafe { owned(told.context) };
-    let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
-    let before = events.len();
-    events.retain(|event| event.element != told.element);
-    for _ in events.len()..before {
-        let _ = take(owned.fd.as_raw_fd());
-    }
+    owned.events().extract(|event| event.element == told.element);
 }
 
 /// What is rung for each event.
@@ -110,16 +109,16 @@ pub(crate) unsafe fn bell(context: *mut Context) -> Result<RawFd, c_int> {
 /// Takes the next event; whether there was one: what it was rung for may have gone with its object meanwhile.
 ///
 /// # Safety
-/// The verbs contract of `ibv_get_async_event`.
+/// The verbs contract of `ibv_get_async_event`, which writes to an address that is not null.
 pub(crate) unsafe fn get(context: *mut Context, to: *mut AsyncEvent) -> Result<bool, c_int> {
     // SAFETY: the caller's word.
     let owned = unsafe { owned(given(context)?) };
-    let mut events = owned.events.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(event) = events.pop_front() else { return Ok(false) };
+    let mut events = owned.events();
+    let Some(event) = events.pop() else { return Ok(false) };
     // SAFETY: the caller's word; the object's events go before it does, and the lock is held.
     unsafe {
         take_async(event.event_type, event.element);
-        *given(to)? = event;
+        to.write_unaligned(event);
     }
     Ok(true)
 }
@@ -128,7 +127,8 @@ pub(crate) unsafe fn get(context: *mut Context, to: *mut AsyncEvent) -> Result<b
 unsafe extern "C" fn ibv_ack_async_event(event: *mut AsyncEvent) {
     // SAFETY: the verbs contract: it came from `ibv_get_async_event`, and its object is alive.
     unsafe {
-        if let Ok(event) = given(event) {
+        if !event.is_null() {
+            let event = event.read_unaligned();
             ack_async(event.event_type, event.element);
         }
     }

@@ -1,4 +1,4 @@
-//! Descriptors of event channels: what a program opens, writes to and closes. They are eventfds, readable
+//! Descriptors of event channels: what a program opens, writes to and closes. They are readable
 //! as long as there is an event, and look like the character device to `fstat`.
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -7,7 +7,6 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use elver_soft::now;
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::cm::abi::{GetEvent, Header};
 use crate::cm::command::{Command, put};
@@ -16,6 +15,7 @@ use crate::engine::Engine;
 use crate::errno::{guard, last, set, whole};
 use crate::fork::generation;
 use crate::ring::{sleep_on, wait};
+use crate::rung::Rung;
 
 /// Descriptors that can be an event channel: the generation of the process that opened each, or 0. Calls
 /// look here first, and signal handlers may make them.
@@ -51,22 +51,14 @@ pub(crate) fn open(flags: c_int) -> Result<RawFd, c_int> {
         none => none.insert(Box::new(Cm::new(&mut state.device)?)),
     };
     engine.watch_ends(cm.ends_fd())?;
-    let mut wanted = EventfdFlags::SEMAPHORE;
-    if flags & libc::O_CLOEXEC != 0 {
-        wanted |= EventfdFlags::CLOEXEC;
-    }
-    if flags & libc::O_NONBLOCK != 0 {
-        wanted |= EventfdFlags::NONBLOCK;
-    }
-    let fd = eventfd(0, wanted).map_err(|error| error.raw_os_error())?;
-    let held = fd.try_clone().map_err(|_| libc::EMFILE)?;
+    let (fd, events) = Rung::new(flags).map_err(|error| error.raw_os_error())?;
     let fd = fd.into_raw_fd();
     let Some(channel) = CHANNELS.get(fd as usize) else {
         // SAFETY: it was just made, and nobody knows it.
         drop(unsafe { OwnedFd::from_raw_fd(fd) });
         return Err(libc::EMFILE);
     };
-    cm.open(fd, held);
+    cm.open(fd, events);
     channel.store(generation(), Ordering::Relaxed);
     HAS_CHANNELS.store(true, Ordering::Relaxed);
     static LEAVING: Once = Once::new();

@@ -3,10 +3,10 @@
 
 mod events;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use elver_cm::{Config, Id, Manager, Service};
 use elver_farewell::{Farewells, KEEPER};
@@ -25,7 +25,7 @@ use crate::cm::ports::Claim;
 use crate::device::node_guid;
 use crate::fork::close_in_child;
 use crate::gid_index;
-use crate::ring::{ring, take};
+use crate::rung::Rung;
 
 /// `IBV_QPT_UD`.
 const UD: u8 = 4;
@@ -55,7 +55,7 @@ pub(crate) enum Kind {
 }
 
 /// An event that a program has not taken.
-struct Queued {
+pub(crate) struct Queued {
     /// The id whose events are counted.
     of: u32,
     /// The id that a connection request made.
@@ -65,12 +65,8 @@ struct Queued {
     resp: EventResp,
 }
 
-/// An event channel.
-struct Channel {
-    /// What the program polls, held once more.
-    fd: OwnedFd,
-    events: VecDeque<Queued>,
-}
+/// What waits at an event channel.
+pub(crate) type Events = Rung<Queued>;
 
 /// What the QP of a connection is made ready with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -176,7 +172,7 @@ pub(crate) struct Cm {
     pub(crate) manager: Manager,
     /// Who speaks for this process when it is killed.
     keeper: Option<Farewells>,
-    channels: HashMap<RawFd, Channel>,
+    channels: HashMap<RawFd, Events>,
     pub(crate) ids: HashMap<u32, CmId>,
     by_connection: HashMap<Id, u32>,
     listeners: HashMap<Service, u32>,
@@ -241,8 +237,8 @@ impl Cm {
         self.manager.due().into_iter().chain(waiting).min()
     }
 
-    pub(crate) fn open(&mut self, program: RawFd, fd: OwnedFd) {
-        self.channels.insert(program, Channel { fd, events: VecDeque::new() });
+    pub(crate) fn open(&mut self, program: RawFd, events: Events) {
+        self.channels.insert(program, events);
     }
 
     /// A channel that a program closes, and all that it had.
@@ -340,13 +336,8 @@ impl Cm {
             self.by_connection.remove(&connection);
             self.manager.let_go(now, connection);
         }
-        let dropped = self.channels.get_mut(&gone.channel).map(|channel| {
-            let (dropped, kept) = channel.events.drain(..).partition(|event| event.of == id);
-            channel.events = kept;
-            let dropped: VecDeque<Queued> = dropped;
-            unring(channel, dropped.len());
-            dropped
-        });
+        let channel = self.channels.get_mut(&gone.channel);
+        let dropped = channel.map(|events| events.extract(|event| event.of == id));
         // Requests that nobody took are refused.
         for made in dropped.into_iter().flatten().filter_map(|event| event.made) {
             self.destroy(now, made);
@@ -365,15 +356,9 @@ impl Cm {
         if from != to
             && let Some(channel) = self.channels.get_mut(&from)
         {
-            let (moved, kept): (VecDeque<Queued>, _) =
-                channel.events.drain(..).partition(|event| event.of == id);
-            channel.events = kept;
-            unring(channel, moved.len());
+            let moved = channel.extract(|event| event.of == id);
             if let Some(channel) = self.channels.get_mut(&to) {
-                for event in moved {
-                    channel.events.push_back(event);
-                    ring(&channel.fd);
-                }
+                moved.into_iter().for_each(|event| channel.push(event));
             }
         }
         Ok(reported)
@@ -382,7 +367,7 @@ impl Cm {
     /// Takes a channel's oldest event.
     pub(crate) fn take(&mut self, channel: RawFd) -> Result<EventResp, c_int> {
         let channel = self.channels.get_mut(&channel).ok_or(libc::EBADF)?;
-        let mut event = channel.events.pop_front().ok_or(libc::EAGAIN)?;
+        let mut event = channel.pop().ok_or(libc::EAGAIN)?;
         // A group's events are its id's too: librdmacm counts both, and waits for both.
         if let Some(joined) = event.group.and_then(|group| self.joined.get_mut(&group)) {
             joined.reported += 1;
@@ -430,8 +415,7 @@ impl Cm {
         resp.event = kind as u32;
         resp.status = status as u32;
         set(&mut resp);
-        channel.events.push_back(Queued { of, made, group: None, resp });
-        ring(&channel.fd);
+        channel.push(Queued { of, made, group: None, resp });
     }
 
     /// Tells an id of a group that it joined.
@@ -442,18 +426,14 @@ impl Cm {
         let mut resp = EventResp::zero();
         (resp.uid, resp.id, resp.event) = (joined.uid, group, kind as u32);
         set(&mut resp);
-        channel.events.push_back(Queued { of: joined.id, made: None, group: Some(group), resp });
-        ring(&channel.fd);
+        channel.push(Queued { of: joined.id, made: None, group: Some(group), resp });
     }
 
     /// Forgets what an id was to be told of a group.
     pub(crate) fn forget_group(&mut self, id: u32, group: u32) {
         let Some(id) = self.ids.get(&id) else { return };
         let Some(channel) = self.channels.get_mut(&id.channel) else { return };
-        let before = channel.events.len();
-        channel.events.retain(|event| event.group != Some(group));
-        let dropped = before - channel.events.len();
-        unring(channel, dropped);
+        channel.extract(|event| event.group == Some(group));
     }
 }
 
@@ -481,11 +461,4 @@ pub(crate) fn to(gid: Gid, traffic_class: u8) -> abi::AhAttr {
     attr.is_global = 1;
     attr.port_num = 1;
     attr
-}
-
-/// Takes back what was rung for events that are gone.
-fn unring(channel: &Channel, count: usize) {
-    for _ in 0..count {
-        let _ = take(channel.fd.as_raw_fd());
-    }
 }

@@ -9,7 +9,7 @@ use elver_soft::SoftDevice;
 use elver_verbs::{Gid, Time};
 use elver_wire::cm::IpHeader;
 
-use super::{Cm, CmId, Kind, Link, to, unring};
+use super::{Cm, CmId, Kind, Link, to};
 use crate::cm::abi::{self, ConnParam, EventResp, Plain};
 use crate::cm::address::is_local;
 
@@ -123,10 +123,7 @@ impl Cm {
         else {
             return;
         };
-        let before = channel.events.len();
-        channel.events.retain(|event| event.made != Some(id));
-        let dropped = before - channel.events.len();
-        unring(channel, dropped);
+        let dropped = channel.extract(|event| event.made == Some(id)).len();
         if dropped > 0 {
             self.destroy(now, id);
         }

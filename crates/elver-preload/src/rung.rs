@@ -1,0 +1,110 @@
+//! Events that wait for a program, and the descriptor that is readable as long as some do.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use crate::ring::{bell, ring, take};
+
+/// Events, the oldest first. Threads have turns at it.
+pub(crate) struct Rung<T> {
+    own: OwnedFd,
+    waiting: VecDeque<T>,
+    /// How many of them the bell had no room for: it is rung for them as others are taken.
+    unrung: usize,
+}
+
+impl<T> Rung<T> {
+    /// None, and the descriptor that a program has, with flags of `open`.
+    pub(crate) fn new(flags: c_int) -> Result<(OwnedFd, Rung<T>), Errno> {
+        let (program, own) = bell(flags)?;
+        Ok((program, Rung { own, waiting: VecDeque::new(), unrung: 0 }))
+    }
+
+    pub(crate) fn waiting(&self) -> &VecDeque<T> {
+        &self.waiting
+    }
+
+    pub(crate) fn push(&mut self, event: T) {
+        self.waiting.push_back(event);
+        self.unrung += 1;
+        self.settle();
+    }
+
+    /// Takes the oldest, for who has taken a ring; none if what that was rung for has gone meanwhile.
+    pub(crate) fn pop(&mut self) -> Option<T> {
+        let event = self.waiting.pop_front();
+        self.settle();
+        event
+    }
+
+    /// Takes those out that nobody is to hear of here.
+    pub(crate) fn extract(&mut self, is_out: impl Fn(&T) -> bool) -> VecDeque<T> {
+        let (out, kept): (VecDeque<T>, _) = self.waiting.drain(..).partition(is_out);
+        self.waiting = kept;
+        let unrung = out.len().min(self.unrung);
+        self.unrung -= unrung;
+        for _ in unrung..out.len() {
+            take(&self.own);
+        }
+        self.settle();
+        out
+    }
+
+    fn settle(&mut self) {
+        while self.unrung > 0 && ring(&self.own) {
+            self.unrung -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn is_ready(program: &OwnedFd) -> bool {
+        let mut ready = [PollFd::new(program, PollFlags::IN | PollFlags::OUT)];
+        poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+        assert!(!ready[0].revents().contains(PollFlags::OUT));
+        ready[0].revents().contains(PollFlags::IN)
+    }
+
+    /// As a program does.
+    fn next(program: &OwnedFd, rung: &mut Rung<usize>) -> Option<usize> {
+        rustix::io::read(program, &mut [0; 8]).ok()?;
+        rung.pop()
+    }
+
+    /// Far more than a pipe has room for.
+    #[test]
+    fn each_event_is_rung_for_once() {
+        const EVENTS: usize = 20_000;
+        let (program, mut rung) = Rung::new(libc::O_NONBLOCK).unwrap();
+        assert!(!is_ready(&program));
+        (0..EVENTS).for_each(|event| rung.push(event));
+        assert_eq!(rung.extract(|event| event % 2 == 1).len(), EVENTS / 2);
+        for event in (0..EVENTS).step_by(2) {
+            assert!(is_ready(&program));
+            assert_eq!(next(&program, &mut rung), Some(event));
+        }
+        assert!(!is_ready(&program) && next(&program, &mut rung).is_none());
+    }
+
+    #[test]
+    fn who_has_a_ring_finds_the_next_event_or_none() {
+        let (program, mut rung) = Rung::new(libc::O_NONBLOCK).unwrap();
+        (0..2).for_each(|event| rung.push(event));
+        rustix::io::read(&program, &mut [0; 8]).unwrap();
+        rung.extract(|event| *event == 0);
+        assert!(!is_ready(&program));
+        assert_eq!(rung.pop(), Some(1));
+        rung.push(2);
+        rustix::io::read(&program, &mut [0; 8]).unwrap();
+        rung.extract(|event| *event == 2);
+        assert_eq!(rung.pop(), None);
+    }
+}
