@@ -19,7 +19,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::fork::{Unshared, close_in_child};
 use crate::threads;
 
-use super::meeting::Meetings;
+use super::meeting::{Meetings, Vain};
 use super::peer::{Own, Peer, Refusal};
 use super::shunned::Shunned;
 use super::table::Table;
@@ -180,7 +180,10 @@ impl Hub {
         let met = match met {
             Err(Refusal::Crossed) => {
                 let until = Instant::now() + patience();
-                meeting.await_asker(until, known).ok_or(Refusal::Silent)
+                meeting.await_asker(until, known).map_err(|vain| match vain {
+                    Vain::Ended => Refusal::Gone,
+                    Vain::Late => Refusal::Silent,
+                })
             }
             met => met,
         };
@@ -307,6 +310,8 @@ impl Hub {
 pub(crate) mod tests {
     use rustix::net::{SendFlags, recv, send};
 
+    use crate::direct::lane::Lane;
+    use crate::direct::peer::{CROSSED, greet};
     use crate::direct::table::MAGIC;
 
     use super::*;
@@ -358,6 +363,48 @@ pub(crate) mod tests {
         }
         assert_eq!((second.peers().len(), counted), (before, 4));
         assert!(second.peer(first.own).is_some());
+    }
+
+    /// Another process may have its address at once.
+    #[test]
+    fn who_ends_while_each_asks_the_other_is_not_shunned() {
+        let process = std::process::id();
+        let at =
+            |end: u8| IpAddr::from([127, 240, (process >> 7) as u8, (process << 1) as u8 | end]);
+        let (dies, own) = (at(0), at(1));
+        let bell = || eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let hub = Hub::open(own, bell()).unwrap();
+        let (table, bell) = (Table::new().unwrap(), bell());
+        let listener = seqpacket().unwrap();
+        bind(&listener, &name_of(dies).unwrap()).unwrap();
+        listen(&listener, 8).unwrap();
+        let begun = Instant::now();
+        loop {
+            let took = std::thread::scope(|scope| {
+                let begun = Instant::now();
+                let asks = scope.spawn(|| hub.peer(dies).is_none());
+                let asked = accept_with(&listener, SocketFlags::CLOEXEC).unwrap();
+                let socket = seqpacket().unwrap();
+                connect(&socket, &name_of(own).unwrap()).unwrap();
+                let (_lane, file) = Lane::new().unwrap();
+                greet(&socket, &Own { table: &table, address: dies, bell: &bell }, file).unwrap();
+                // It answers, and hears no more.
+                recv(&socket, &mut [0; 64], rustix::net::RecvFlags::empty()).unwrap();
+                drop(socket);
+                let _ = send(&asked, CROSSED, SendFlags::NOSIGNAL);
+                assert!(asks.join().unwrap());
+                begun.elapsed()
+            });
+            // Where that took as long as one waits for a word, it was silent.
+            if took < patience() {
+                assert!(!hub.shunned.has(dies));
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(120), "{took:?}");
+            while hub.shunned.has(dies) {
+                std::thread::yield_now();
+            }
+        }
     }
 
     /// Both ends are told, once, and what the other version says besides its own does not matter.

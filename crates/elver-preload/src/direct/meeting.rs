@@ -21,6 +21,15 @@ struct Now {
     answered: Option<IpAddr>,
 }
 
+/// Why one that asked itself is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Vain {
+    /// What it asked came to nothing: it may have ended, and another have its address by now.
+    Ended,
+    /// What it asked is under way yet.
+    Late,
+}
+
 /// One of them, until the value goes.
 pub(crate) struct Meeting<'a> {
     all: &'a Meetings,
@@ -92,14 +101,14 @@ impl Meeting<'_> {
         &self,
         until: Instant,
         known: impl Fn() -> Option<T>,
-    ) -> Option<T> {
+    ) -> Result<T, Vain> {
         let mut now = self.all.now();
         loop {
             let known = known();
             if known.is_some() || now.was_answered(self.address) {
-                return known;
+                return known.ok_or(Vain::Ended);
             }
-            now = self.all.wait(now, until)?;
+            now = self.all.wait(now, until).ok_or(Vain::Late)?;
         }
     }
 }
@@ -172,13 +181,13 @@ mod tests {
     fn who_asks_is_waited_for_until_that_has_come_to_its_end() {
         let meetings = Meetings::new(HIGH);
         let asking = meetings.ask(LOW, later(), NOBODY).ok().unwrap();
-        assert_eq!(asking.await_asker(later(), || Some(7)), Some(7));
-        assert_eq!(asking.await_asker(Instant::now(), NOBODY), None);
+        assert_eq!(asking.await_asker(later(), || Some(7)), Ok(7));
+        assert_eq!(asking.await_asker(Instant::now(), NOBODY), Err(Vain::Late));
         let answering = meetings.answer(LOW, || false);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| asking.await_asker(later(), NOBODY));
             drop(answering);
-            assert_eq!(waits.join().unwrap(), None);
+            assert_eq!(waits.join().unwrap(), Err(Vain::Ended));
         });
     }
 }

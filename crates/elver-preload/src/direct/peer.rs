@@ -33,7 +33,7 @@ const FAMILY: &[u8] = b"ELVERd";
 /// What who asked says when it knows the other too.
 const READY: &[u8] = b"ready";
 /// What one says instead of its greeting who asks the other too, and is to be answered, or knows it already.
-const CROSSED: &[u8] = b"crossed";
+pub(super) const CROSSED: &[u8] = b"crossed";
 
 /// Why a process is not reached directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ pub(crate) struct Own<'a> {
 }
 
 /// Sends a greeting, with the table, a lane and the bell.
-fn greet(socket: &OwnedFd, own: &Own<'_>, lane: OwnedFd) -> Result<(), Errno> {
+pub(super) fn greet(socket: &OwnedFd, own: &Own<'_>, lane: OwnedFd) -> Result<(), Errno> {
     let Own { table, address, bell } = *own;
     let mut greeting = [0; GREETING];
     greeting[..8].copy_from_slice(&MAGIC.to_ne_bytes());
