@@ -52,6 +52,11 @@ fn wrs_are_read_at_any_address_and_no_further_than_their_operation_goes() {
 }
 
 #[test]
+fn a_datagrams_completion_says_that_a_grh_is_before_it() {
+    run("grh", &[]);
+}
+
+#[test]
 fn sysfs_is_read_for_programs() {
     run("sysfs", &[]);
 }
