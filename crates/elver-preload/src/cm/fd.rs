@@ -12,7 +12,7 @@ use crate::cm::abi::{GetEvent, Header};
 use crate::cm::command::{Command, put};
 use crate::cm::state::Cm;
 use crate::engine::Engine;
-use crate::errno::{guard, last, set, whole};
+use crate::errno::{guard, set, whole};
 use crate::fork::generation;
 use crate::ring::{sleep_on, wait};
 use crate::rung::Rung;
@@ -122,7 +122,7 @@ unsafe fn answer(fd: RawFd, bytes: &[u8], rang: bool) -> Result<Answer, c_int> {
     }
     let mut state = engine.lock();
     let state = &mut *state;
-    let cm = state.cm.as_mut().ok_or(libc::EBADF)?;
+    let cm = state.cm.as_mut().filter(|cm| cm.has(fd)).ok_or(libc::EBADF)?;
     let command = Command { channel: fd, number, bytes: body, room, now: now() };
     let done = cm.call(&command);
     cm.step(&mut state.device, now());
@@ -131,11 +131,11 @@ unsafe fn answer(fd: RawFd, bytes: &[u8], rang: bool) -> Result<Answer, c_int> {
     done.map(|()| Answer::Done)
 }
 
-/// Whether a program made a descriptor nonblocking.
-fn is_nonblocking(fd: c_int) -> Result<bool, c_int> {
+/// Whether a program made a descriptor nonblocking; not one that it has closed.
+fn is_nonblocking(fd: c_int) -> bool {
     // SAFETY: it is asked for flags, and may be no descriptor.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    if flags == -1 { Err(last()) } else { Ok(flags & libc::O_NONBLOCK != 0) }
+    flags != -1 && flags & libc::O_NONBLOCK != 0
 }
 
 #[unsafe(no_mangle)]
@@ -154,7 +154,7 @@ unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, count: usize)
             let answer =
                 unsafe { answer(fd, std::slice::from_raw_parts(bytes.cast(), count), rang)? };
             if !rang && matches!(answer, Answer::None) {
-                nonblocking = is_nonblocking(fd)?;
+                nonblocking = is_nonblocking(fd);
             }
             Ok(answer)
         });
@@ -189,15 +189,17 @@ fn ended(fd: c_int) {
             // A child of `vfork` has its parent's memory, and descriptors of its own.
             return;
         }
-        CHANNELS[fd as usize].store(0, Ordering::Relaxed);
-        let (Ok(engine), false) = (engine, inherited) else { return };
-        let mut state = engine.lock();
-        let state = &mut *state;
-        if let Some(cm) = &mut state.cm {
-            cm.close(now(), fd);
-            cm.step(&mut state.device, now());
-            elver_verbs::Device::progress(&mut state.device);
+        if let (Ok(engine), false) = (engine, inherited) {
+            let mut state = engine.lock();
+            let state = &mut *state;
+            if let Some(cm) = &mut state.cm {
+                cm.close(now(), fd);
+                cm.step(&mut state.device, now());
+                elver_verbs::Device::progress(&mut state.device);
+            }
         }
+        // Until here who asks for an event sleeps on. Behind it the descriptor is the kernel's, which closes it next.
+        CHANNELS[fd as usize].store(0, Ordering::Relaxed);
     });
 }
 

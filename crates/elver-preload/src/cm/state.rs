@@ -241,6 +241,11 @@ impl Cm {
         self.channels.insert(program, events);
     }
 
+    /// Whether a channel is there: another thread may have closed it just now.
+    pub(crate) fn has(&self, channel: RawFd) -> bool {
+        self.channels.contains_key(&channel)
+    }
+
     /// A channel that a program closes, and all that it had.
     pub(crate) fn close(&mut self, now: Time, channel: RawFd) {
         let of = |id: &CmId| id.channel == channel;
