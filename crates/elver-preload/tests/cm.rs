@@ -107,3 +107,8 @@ fn clients_cost_no_descriptors() {
 fn each_address_has_a_listener() {
     run("addresses");
 }
+
+#[test]
+fn who_asks_for_an_address_of_loopback_is_at_its_first_one() {
+    run("sources");
+}

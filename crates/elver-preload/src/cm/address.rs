@@ -76,6 +76,12 @@ pub(crate) fn is_local(address: IpAddr) -> bool {
     !address.is_multicast() && (address.is_loopback() || leads_here(address) || is_had(address))
 }
 
+/// Where packets to an address of the host are from, as the kernel's routes say: from itself, but for loopback, where all are from the
+/// one that the interface has.
+pub(crate) fn source(to: IpAddr) -> IpAddr {
+    if to.is_ipv4() && to.is_loopback() { Ipv4Addr::LOCALHOST.into() } else { to }
+}
+
 /// Whether packets to an address leave with it as their source, as those of a host to itself.
 fn leads_here(address: IpAddr) -> bool {
     let any: IpAddr =

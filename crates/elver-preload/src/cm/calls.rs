@@ -202,8 +202,7 @@ impl Cm {
             return Ok(());
         }
         if held.src.is_none_or(|src| src.ip().is_unspecified()) {
-            // As the kernel's routes say: from an address of the host to itself.
-            let ip = from.unwrap_or(if here { dst.ip() } else { own });
+            let ip = from.unwrap_or(if here { address::source(dst.ip()) } else { own });
             let port = match held.src {
                 Some(src) => src.port(),
                 None => {
