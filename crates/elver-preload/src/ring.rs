@@ -17,26 +17,31 @@ const ROOM: usize = 8 << 10;
 const HERE: u64 = u64::MAX;
 
 /// What is rung: the program's end, and this library's.
-///
-/// The program's is a pipe's, since that is never writable, as the kernel's descriptors are not: a loop that looks for both would turn
-/// without end. The library's own reads it too, so that no write is without a reader, for which the kernel would end the process.
-pub(crate) fn bell(flags: c_int) -> Result<(OwnedFd, OwnedFd), Errno> {
-    let nonblocking = flags & libc::O_NONBLOCK != 0;
-    let closes = flags & libc::O_CLOEXEC != 0;
-    let wanted =
-        PipeFlags::from_bits_retain(flags as u32 & (libc::O_NONBLOCK | libc::O_CLOEXEC) as u32);
-    let (program, _) = pipe_with(wanted)?;
+pub(crate) type Bell = (OwnedFd, OwnedFd);
+
+/// One whose program's end has these flags of `open`.
+pub(crate) fn bell(flags: c_int) -> Result<Bell, Errno> {
+    // Without /proc there are no pipes.
+    pipe(flags).or_else(|_| counter(flags))
+}
+
+/// The program's is never writable, as the kernel's descriptors are not: a loop that looks for both would turn without end. The library's
+/// own reads it too, so that no write is without a reader, for which the kernel would end the process.
+fn pipe(flags: c_int) -> Result<Bell, Errno> {
+    let wanted = flags & (libc::O_NONBLOCK | libc::O_CLOEXEC);
+    let (program, _) = pipe_with(PipeFlags::from_bits_retain(wanted as u32))?;
     let name = format!("/proc/thread-self/fd/{}", program.as_raw_fd());
-    let own = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    if let Ok(own) = open(name, own, Mode::empty()) {
-        // Users have a bound for what all their pipes have room for.
-        let _ = fcntl_setpipe_size(&own, ROOM);
-        return Ok((program, own));
-    }
-    // Without /proc.
+    let own = open(name, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
+    // Users have a bound for what all their pipes have room for.
+    let _ = fcntl_setpipe_size(&own, ROOM);
+    Ok((program, own))
+}
+
+/// An eventfd, which is always writable.
+pub(crate) fn counter(flags: c_int) -> Result<Bell, Errno> {
     let mut wanted = EventfdFlags::SEMAPHORE;
-    wanted.set(EventfdFlags::NONBLOCK, nonblocking);
-    wanted.set(EventfdFlags::CLOEXEC, closes);
+    wanted.set(EventfdFlags::NONBLOCK, flags & libc::O_NONBLOCK != 0);
+    wanted.set(EventfdFlags::CLOEXEC, flags & libc::O_CLOEXEC != 0);
     let program = eventfd(0, wanted)?;
     let own = fcntl_dupfd_cloexec(&program, 0)?;
     Ok((program, own))

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-use crate::ring::{bell, ring, take};
+use crate::ring::{Bell, bell, ring, take};
 
 /// Events, the oldest first. Threads have turns at it.
 pub(crate) struct Rung<T> {
@@ -19,8 +19,11 @@ pub(crate) struct Rung<T> {
 impl<T> Rung<T> {
     /// None, and the descriptor that a program has, with flags of `open`.
     pub(crate) fn new(flags: c_int) -> Result<(OwnedFd, Rung<T>), Errno> {
-        let (program, own) = bell(flags)?;
-        Ok((program, Rung { own, waiting: VecDeque::new(), unrung: 0 }))
+        bell(flags).map(Rung::of)
+    }
+
+    fn of((program, own): Bell) -> (OwnedFd, Rung<T>) {
+        (program, Rung { own, waiting: VecDeque::new(), unrung: 0 })
     }
 
     pub(crate) fn waiting(&self) -> &VecDeque<T> {
@@ -66,11 +69,16 @@ mod tests {
 
     use super::*;
 
+    use crate::ring::counter;
+
     fn is_ready(program: &OwnedFd) -> bool {
-        let mut ready = [PollFd::new(program, PollFlags::IN | PollFlags::OUT)];
-        poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
-        assert!(!ready[0].revents().contains(PollFlags::OUT));
-        ready[0].revents().contains(PollFlags::IN)
+        let mut ready = [PollFd::new(program, PollFlags::IN)];
+        poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+    }
+
+    /// A pipe, and what is in its place where there is no /proc.
+    fn both() -> [(OwnedFd, Rung<usize>); 2] {
+        [bell, counter].map(|make| Rung::of(make(libc::O_NONBLOCK).unwrap()))
     }
 
     /// As a program does.
@@ -83,28 +91,40 @@ mod tests {
     #[test]
     fn each_event_is_rung_for_once() {
         const EVENTS: usize = 20_000;
-        let (program, mut rung) = Rung::new(libc::O_NONBLOCK).unwrap();
-        assert!(!is_ready(&program));
-        (0..EVENTS).for_each(|event| rung.push(event));
-        assert_eq!(rung.extract(|event| event % 2 == 1).len(), EVENTS / 2);
-        for event in (0..EVENTS).step_by(2) {
-            assert!(is_ready(&program));
-            assert_eq!(next(&program, &mut rung), Some(event));
+        for (program, mut rung) in both() {
+            assert!(!is_ready(&program));
+            (0..EVENTS).for_each(|event| rung.push(event));
+            assert_eq!(rung.extract(|event| event % 2 == 1).len(), EVENTS / 2);
+            for event in (0..EVENTS).step_by(2) {
+                assert!(is_ready(&program));
+                assert_eq!(next(&program, &mut rung), Some(event));
+            }
+            assert!(!is_ready(&program) && next(&program, &mut rung).is_none());
         }
-        assert!(!is_ready(&program) && next(&program, &mut rung).is_none());
     }
 
     #[test]
     fn who_has_a_ring_finds_the_next_event_or_none() {
-        let (program, mut rung) = Rung::new(libc::O_NONBLOCK).unwrap();
-        (0..2).for_each(|event| rung.push(event));
-        rustix::io::read(&program, &mut [0; 8]).unwrap();
-        rung.extract(|event| *event == 0);
-        assert!(!is_ready(&program));
-        assert_eq!(rung.pop(), Some(1));
-        rung.push(2);
-        rustix::io::read(&program, &mut [0; 8]).unwrap();
-        rung.extract(|event| *event == 2);
-        assert_eq!(rung.pop(), None);
+        for (program, mut rung) in both() {
+            (0..2).for_each(|event| rung.push(event));
+            rustix::io::read(&program, &mut [0; 8]).unwrap();
+            rung.extract(|event| *event == 0);
+            assert!(!is_ready(&program));
+            assert_eq!(rung.pop(), Some(1));
+            rung.push(2);
+            rustix::io::read(&program, &mut [0; 8]).unwrap();
+            rung.extract(|event| *event == 2);
+            assert_eq!(rung.pop(), None);
+        }
+    }
+
+    /// A write without a reader would be SIGPIPE, which is not ignored outside of a test.
+    #[test]
+    fn what_a_program_closed_is_rung_without_harm() {
+        for (program, mut rung) in both() {
+            drop(program);
+            rung.push(1);
+            assert_eq!((rung.unrung, rung.pop()), (0, Some(1)));
+        }
     }
 }
