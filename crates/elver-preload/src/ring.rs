@@ -53,7 +53,7 @@ pub(crate) fn ring(own: &OwnedFd) -> bool {
 }
 
 /// Waits for a ring and takes it; 0, or an errno: `EAGAIN` where there is none and the program made the descriptor
-/// nonblocking.
+/// nonblocking, `EBADF` where it is closed, also meanwhile.
 ///
 /// A thread may be cancelled here (`pthread_cancel`), as in the `read` of the genuine library. Its frames are then given up
 /// as they stand: none up to the program's own may hold or own anything, or catch panics.
@@ -61,20 +61,19 @@ pub(crate) fn wait(fd: RawFd) -> c_int {
     let mut count = [0_u8; 8];
     // SAFETY: there is room for a ring, and no frame here has anything to drop.
     match unsafe { __read(fd, count.as_mut_ptr().cast(), count.len()) } {
-        // Nobody rings any more: the kernel's call would hold the file, and wait on.
-        0 => sleep_on(),
+        // Nobody rings any more: its descriptor was closed while this waited.
+        0 => libc::EBADF,
         1.. => 0,
         _ => last(),
     }
 }
 
-/// Waits for nothing until the thread is cancelled, as [`wait`] may be, or its process ends.
+/// Waits until a handler of a signal has run, the thread is cancelled, as [`wait`] may be, or its process ends; an errno.
 #[cold]
-pub(crate) fn sleep_on() -> ! {
-    loop {
-        // SAFETY: it takes nothing, and no frame here has anything to drop.
-        unsafe { pause() };
-    }
+pub(crate) fn sleep_on() -> c_int {
+    // SAFETY: it takes nothing, and no frame here has anything to drop.
+    unsafe { pause() };
+    libc::EINTR
 }
 
 unsafe extern "C-unwind" {
@@ -85,17 +84,17 @@ unsafe extern "C-unwind" {
     fn __read(fd: c_int, to: *mut c_void, count: usize) -> isize;
 }
 
-/// Takes one ring, if there is one, by this library's end.
-pub(crate) fn take(own: &OwnedFd) {
+/// Takes one ring, if there is one, by this library's end; whether there was.
+pub(crate) fn take(own: &OwnedFd) -> bool {
     let mut count = [0; 8];
     // In one call: another thread may take the ring that a look has seen.
     let bufs = &mut [IoSliceMut::new(&mut count)];
-    if preadv2(own, bufs, HERE, ReadWriteFlags::NOWAIT) != Err(Errno::OPNOTSUPP) {
-        return;
+    let taken = preadv2(own, bufs, HERE, ReadWriteFlags::NOWAIT);
+    if taken != Err(Errno::OPNOTSUPP) {
+        return taken.is_ok();
     }
     // Pipes before Linux 6.4, which do not block here.
     let mut ready = [PollFd::new(own, PollFlags::IN)];
-    if poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1) {
-        let _ = rustix::io::read(own, &mut count);
-    }
+    let is_ready = poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1);
+    is_ready && rustix::io::read(own, &mut count).is_ok()
 }

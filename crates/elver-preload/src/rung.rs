@@ -14,6 +14,8 @@ pub(crate) struct Rung<T> {
     waiting: VecDeque<T>,
     /// How many of them the bell had no room for: it is rung for them as others are taken.
     unrung: usize,
+    /// How many rings threads have taken for events that went meanwhile, and have not come for: the next event needs none.
+    owed: usize,
 }
 
 impl<T> Rung<T> {
@@ -23,7 +25,7 @@ impl<T> Rung<T> {
     }
 
     fn of((program, own): Bell) -> (OwnedFd, Rung<T>) {
-        (program, Rung { own, waiting: VecDeque::new(), unrung: 0 })
+        (program, Rung { own, waiting: VecDeque::new(), unrung: 0, owed: 0 })
     }
 
     pub(crate) fn waiting(&self) -> &VecDeque<T> {
@@ -32,13 +34,19 @@ impl<T> Rung<T> {
 
     pub(crate) fn push(&mut self, event: T) {
         self.waiting.push_back(event);
-        self.unrung += 1;
+        match self.owed.checked_sub(1) {
+            Some(owed) => self.owed = owed,
+            None => self.unrung += 1,
+        }
         self.settle();
     }
 
     /// Takes the oldest, for who has taken a ring; none if what that was rung for has gone meanwhile.
     pub(crate) fn pop(&mut self) -> Option<T> {
         let event = self.waiting.pop_front();
+        if event.is_none() {
+            self.owed = self.owed.saturating_sub(1);
+        }
         self.settle();
         event
     }
@@ -49,9 +57,7 @@ impl<T> Rung<T> {
         self.waiting = kept;
         let unrung = out.len().min(self.unrung);
         self.unrung -= unrung;
-        for _ in unrung..out.len() {
-            take(&self.own);
-        }
+        self.owed += (unrung..out.len()).filter(|_| !take(&self.own)).count();
         self.settle();
         out
     }
@@ -115,6 +121,23 @@ mod tests {
             rustix::io::read(&program, &mut [0; 8]).unwrap();
             rung.extract(|event| *event == 2);
             assert_eq!(rung.pop(), None);
+        }
+    }
+
+    /// One has taken the ring of an event that is gone before he comes for it: with what came by then he has the ring that it would
+    /// have had.
+    #[test]
+    fn a_ring_is_never_left_without_an_event() {
+        for (program, mut rung) in both() {
+            rung.push(0);
+            rustix::io::read(&program, &mut [0; 8]).unwrap();
+            rung.extract(|event| *event == 0);
+            rung.push(1);
+            assert_eq!(rung.pop(), Some(1));
+            assert!(!is_ready(&program));
+            rung.push(2);
+            assert!(is_ready(&program));
+            assert_eq!(next(&program, &mut rung), Some(2));
         }
     }
 

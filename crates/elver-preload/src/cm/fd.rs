@@ -10,7 +10,7 @@ use elver_soft::now;
 
 use crate::cm::abi::{GetEvent, Header};
 use crate::cm::command::{Command, put};
-use crate::cm::state::Cm;
+use crate::cm::state::{Cm, Events};
 use crate::engine::Engine;
 use crate::errno::{guard, set, whole};
 use crate::fork::generation;
@@ -76,7 +76,7 @@ extern "C" fn leave() {
         let Some(mut state) = engine.lock_at_last() else { return };
         let state = &mut *state;
         if let Some(cm) = &mut state.cm {
-            cm.close_all(now());
+            cm.end_all(now());
             cm.step(&mut state.device, now());
             elver_verbs::Device::progress(&mut state.device);
         }
@@ -170,44 +170,50 @@ unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, count: usize)
         match error {
             0 => rang = true,
             // Another thread has closed it since: the kernel's call holds its file, and waits on for what nobody tells any more.
-            libc::EBADF if !nonblocking => sleep_on(),
+            libc::EBADF => {
+                set(if nonblocking { libc::EAGAIN } else { sleep_on() });
+                return -1;
+            }
             error => {
-                set(if error == libc::EBADF { libc::EAGAIN } else { error });
+                set(error);
                 return -1;
             }
         }
     }
 }
 
-/// Ends a channel whose descriptor is closed, or another file's from now on.
+/// Ends a channel whose descriptor is closed next, or another file's; what is to go behind that.
 #[cold]
-fn ended(fd: c_int) {
-    whole((), || {
+fn ended(fd: c_int) -> Option<Events> {
+    let mut ended = None;
+    let is_own = whole(true, || {
         let inherited = is_inherited(fd);
         let engine = Engine::get();
         if engine.is_ok_and(|engine| !engine.is_of_this_process()) {
             // A child of `vfork` has its parent's memory, and descriptors of its own.
-            return;
+            return false;
         }
         if let (Ok(engine), false) = (engine, inherited) {
             let mut state = engine.lock();
             let state = &mut *state;
             if let Some(cm) = &mut state.cm {
-                cm.close(now(), fd);
+                ended = cm.close(now(), fd);
                 cm.step(&mut state.device, now());
                 elver_verbs::Device::progress(&mut state.device);
             }
         }
+        true
+    });
+    if is_own {
         // Until here who asks for an event sleeps on. Behind it the descriptor is the kernel's, which closes it next.
         CHANNELS[fd as usize].store(0, Ordering::Relaxed);
-    });
+    }
+    ended
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if is_channel(fd) {
-        ended(fd);
-    }
+    let _ended = is_channel(fd).then(|| ended(fd));
     // SAFETY: the contract of `close`(2).
     unsafe { libc::syscall(libc::SYS_close, fd) as c_int }
 }
@@ -215,9 +221,11 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // With flags none is closed, or none of other threads'.
+    let mut all = Vec::new();
     if flags == 0 && HAS_CHANNELS.load(Ordering::Relaxed) {
         let last = last.min(CHANNELS.len() as c_uint - 1);
-        (first..=last).map(|fd| fd as c_int).filter(|fd| is_channel(*fd)).for_each(ended);
+        let channels = (first..=last).map(|fd| fd as c_int).filter(|fd| is_channel(*fd));
+        all.extend(channels.filter_map(ended));
     }
     // SAFETY: the contract of `close_range`(2).
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) as c_int }
@@ -230,26 +238,22 @@ unsafe extern "C" fn closefrom(first: c_int) {
 }
 
 /// Ends a channel whose descriptor becomes a copy of another.
-fn copied(from: c_int, to: c_int) {
+fn copied(from: c_int, to: c_int) -> Option<Events> {
     // SAFETY: it is asked for flags, and may be no descriptor.
     let copies = || from != to && unsafe { libc::fcntl(from, libc::F_GETFD) } != -1;
-    if is_channel(to) && copies() {
-        ended(to);
-    }
+    if is_channel(to) && copies() { ended(to) } else { None }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    if flags & !libc::O_CLOEXEC == 0 {
-        copied(from, to);
-    }
+    let _ended = (flags & !libc::O_CLOEXEC == 0).then(|| copied(from, to));
     // SAFETY: the contract of `dup3`(2).
     unsafe { libc::syscall(libc::SYS_dup3, from, to, flags) as c_int }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
-    copied(from, to);
+    let _ended = copied(from, to);
     // Not every machine has a call for it.
     if from == to {
         // SAFETY: it is asked for flags, and may be no descriptor.

@@ -247,20 +247,25 @@ impl Cm {
     }
 
     /// A channel that a program closes, and all that it had.
-    pub(crate) fn close(&mut self, now: Time, channel: RawFd) {
+    /// It is to go when the program's descriptor has: who waits by that would hear that nobody rings any more.
+    pub(crate) fn close(&mut self, now: Time, channel: RawFd) -> Option<Events> {
+        self.end_ids(now, channel);
+        self.channels.remove(&channel)
+    }
+
+    fn end_ids(&mut self, now: Time, channel: RawFd) {
         let of = |id: &CmId| id.channel == channel;
         let ids: Vec<u32> = self.ids.iter().filter(|(_, id)| of(id)).map(|(id, _)| *id).collect();
         for id in ids {
             self.destroy(now, id);
         }
-        self.channels.remove(&channel);
     }
 
-    /// Lets go of all channels: the process ends.
-    pub(crate) fn close_all(&mut self, now: Time) {
+    /// Ends what all channels have: the process ends, and its other threads may wait by their descriptors.
+    pub(crate) fn end_all(&mut self, now: Time) {
         let channels: Vec<RawFd> = self.channels.keys().copied().collect();
         for channel in channels {
-            self.close(now, channel);
+            self.end_ids(now, channel);
         }
     }
 

@@ -584,10 +584,16 @@ static int sleeps(pid_t thread)
 	return sleeps;
 }
 
+static void nothing(int signal)
+{
+}
+
 /* Another thread waits for a channel's event that is closed just when one comes: it gets that, or sleeps on, as the kernel's
-   call has its file. */
+   call has its file, until it is cancelled or a signal's handler has run. */
 static void closes(void)
 {
+	struct sigaction handled = { .sa_handler = nothing };
+	CODE(sigaction(SIGUSR1, &handled, NULL), 0);
 	for (int round = 0; round < CLOSED; round++) {
 		struct sockaddr_in to = at("127.0.0.1", 7174);
 		pthread_t thread;
@@ -603,8 +609,18 @@ static void closes(void)
 		while (!told && !sleeps(waiter))
 			sched_yield();
 		CODE(told == 0 || told == -1, 1);
-		CODE(pthread_cancel(thread), 0);
+		if (round % 2) {
+			/* One that comes just before it sleeps is not the last. */
+			while (!told) {
+				pthread_kill(thread, SIGUSR1);
+				sched_yield();
+			}
+			CODE(told == EINTR || told == -1, 1);
+		} else {
+			CODE(pthread_cancel(thread), 0);
+		}
 		CODE(pthread_join(thread, NULL), 0);
+		CODE(told == 0 || told == -1 || round % 2, 1);
 	}
 }
 
