@@ -22,6 +22,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use crate::meet::Meet;
 use crate::pair::{Client, Ends, READY_WAIT};
 use crate::seat::{cores, pin};
+use crate::signals;
 
 /// What the server's process says when the client may begin. Whatever else it says is why it failed.
 const BEGIN: u8 = 1;
@@ -45,6 +46,8 @@ pub fn run<T: Send>(
     server: impl FnOnce(&Client) -> Result<()>,
     client: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T, Failure> {
+    // A signal leaves no directory with a node's socket behind.
+    signals::watch()?;
     let [client_core, server_core] = [0, 1].map(|end| 2 * pair.number + end);
     let (link, theirs) = UnixStream::pair().context("cannot make a socket pair")?;
     if let Some([before, _]) = pair.forks {

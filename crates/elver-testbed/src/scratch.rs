@@ -7,8 +7,6 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result};
 
-use crate::signals;
-
 /// All directories of this process, for the thread that ends it at a signal.
 static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -20,9 +18,8 @@ impl Scratch {
     /// An empty one.
     ///
     /// # Errors
-    /// If none can be made where temporary files go, or no thread that looks for signals.
+    /// If none can be made where temporary files go.
     pub fn new() -> Result<Scratch> {
-        signals::watch()?;
         // Short: the path of a Unix socket has 108 bytes.
         let prefix = format!("elver-{}-", std::process::id());
         let made = tempfile::Builder::new()
