@@ -1,5 +1,6 @@
 //! The processes that this one reaches directly, and those that reach it: how they find each other.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -297,8 +298,18 @@ impl Hub {
     fn answer(&self, socket: Unshared) {
         if be_patient(&socket).is_ok() {
             let known = |address| self.known(address).is_some();
-            let begin = |address| self.meetings.answer(address, || known(address));
+            let asker = Cell::new(None);
+            let begin = |address| {
+                asker.set(Some(address));
+                self.meetings.answer(address, || known(address))
+            };
             let met = self.met(|admit| Peer::answer(socket, &self.own(), begin, admit));
+            // One that this one asks as well: it would be waited for once more for each QP.
+            if matches!(met, Err(Refusal::Silent | Refusal::Full))
+                && let Some(address) = asker.get()
+            {
+                self.shunned.add(address);
+            }
             if !matches!(met, Err(Refusal::Crossed)) {
                 self.counted(met);
             }

@@ -273,14 +273,18 @@ impl Peer {
         greet(&peer.socket, own, file)?;
         let mut ready = [0; READY.len() + 1];
         let mut said = recv(&peer.socket, &mut ready, RecvFlags::empty());
-        if said.is_err() {
+        let mut unsaid = Refusal::Gone;
+        if let Err(error) = said {
+            unsaid = error.into();
             // It may have said so just now, and reach for this one's memory already; from here on it cannot.
             shutdown(&peer.socket, Shutdown::Read)?;
             said = recv(&peer.socket, &mut ready, RecvFlags::DONTWAIT);
         }
-        if said?.0 != READY.len() {
-            return Err(Refusal::Silent);
-        }
+        match said?.0 {
+            0 => Err(unsaid),
+            len if len != READY.len() => Err(Refusal::Unknown),
+            _ => Ok(()),
+        }?;
         peer.open()
     }
 

@@ -3,8 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
 
-static int failures, checks;
+static _Atomic int failures, checks;
 
 static void check(const char *what, int found, int expected)
 {
@@ -13,6 +14,18 @@ static void check(const char *what, int found, int expected)
 		return;
 	failures++;
 	printf("%s: %d (%s), not %d (%s)\n", what, found, strerror(abs(found)), expected, strerror(abs(expected)));
+}
+
+/* Whether a thread of this process sleeps. */
+static inline int sleeps(pid_t thread)
+{
+	char name[64], line[256] = "";
+	snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
+	FILE *stat = fopen(name, "r");
+	int sleeps = stat && fgets(line, sizeof line, stat) && strstr(line, ") S");
+	if (stat)
+		fclose(stat);
+	return sleeps;
 }
 
 /* A call that returns an errno. */

@@ -57,14 +57,16 @@ int main(void)
 		unsigned int flags = IBV_WC_GRH | (with_imm ? IBV_WC_WITH_IMM : 0);
 		struct ibv_wc wc;
 		sends(one, opcode);
-		while (!ibv_poll_cq(plain, 1, &wc))
+		int polled;
+		while (!(polled = ibv_poll_cq(plain, 1, &wc)))
 			;
+		CODE(polled, 1);
 		CODE(wc.status, IBV_WC_SUCCESS);
 		CODE(wc.wc_flags, flags);
 		CODE(wc.byte_len, GRH + BYTES);
 		sends(other, opcode);
 		struct ibv_poll_cq_attr none = { 0 };
-		while (ibv_start_poll(extended, &none))
+		while (ibv_start_poll(extended, &none) == ENOENT)
 			;
 		CODE(extended->status, IBV_WC_SUCCESS);
 		CODE(ibv_wc_read_wc_flags(extended), flags);

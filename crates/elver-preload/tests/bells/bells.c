@@ -15,8 +15,8 @@
 
 #include "../abuse/check.h"
 
-/* More than a pipe of a page has bytes. */
-enum { PATIENCE_MS = 30000, MANY = 9000 };
+/* More than a pipe has room for. */
+enum { MANY = 9000 };
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
@@ -140,8 +140,11 @@ static int selected(int fd)
 	return FD_ISSET(fd, &reads) + 2 * FD_ISSET(fd, &writes);
 }
 
+static _Atomic pid_t taker;
+
 static void *takes(void *take)
 {
+	taker = gettid();
 	CODE(((int (*)(void))take)(), 0);
 	return NULL;
 }
@@ -185,7 +188,10 @@ static void descriptor(int fd, void (*make)(void), int (*take)(void))
 		CODE(take(), EAGAIN);
 		CODE(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK), 0);
 		pthread_t thread;
+		taker = 0;
 		CODE(pthread_create(&thread, NULL, takes, take), 0);
+		while (!taker || !sleeps(taker))
+			sched_yield();
 		make();
 		CODE(pthread_join(thread, NULL), 0);
 		CODE(edges(levels) | edges(alone) | edges(nested), 0);

@@ -572,18 +572,6 @@ static void *waits(void *unused)
 	return NULL;
 }
 
-/* Whether a thread sleeps. */
-static int sleeps(pid_t thread)
-{
-	char name[64], line[256] = "";
-	snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
-	FILE *stat = fopen(name, "r");
-	int sleeps = stat && fgets(line, sizeof line, stat) && strstr(line, ") S");
-	if (stat)
-		fclose(stat);
-	return sleeps;
-}
-
 static void nothing(int signal)
 {
 }
