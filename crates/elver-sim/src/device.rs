@@ -45,6 +45,8 @@ pub struct SimDevice {
     /// What was taken of what has arrived since that was asked last, and how many packets a look takes.
     intake: Intake,
     at_once: u64,
+    /// Packets that had arrived when it was last past what had, or at the end of it, and wait still.
+    waiting: usize,
     step: u64,
     errands: Errands,
 }
@@ -75,6 +77,7 @@ impl SimDevice {
             looked_at: Time::ZERO,
             intake: Intake::Behind,
             at_once: u64::MAX,
+            waiting: 0,
             errands,
         })
     }
@@ -191,6 +194,7 @@ impl SimDevice {
             looked_at,
             intake,
             at_once,
+            waiting,
             ..
         } = self;
         let net = &mut *net.borrow_mut();
@@ -215,12 +219,15 @@ impl SimDevice {
             if !overlooks.is_some_and(|which| which(&packet.bytes)) {
                 rnic.handle_datagram(now, &packet.meta, &packet.bytes);
             }
+            *waiting = waiting.saturating_sub(1);
             packets += 1;
         }
         if seat.inbox.is_empty() {
             rnic.caught_up(now);
-            *intake = Intake::Empty;
+            (*intake, *waiting) = (Intake::Empty, 0);
             *looked_at = net.now;
+        } else if *waiting == 0 {
+            (*intake, *waiting) = (Intake::Past, seat.inbox.len());
         }
         let due = rnic.poll_timeout().is_some_and(|due| due <= now);
         if due {

@@ -192,6 +192,36 @@ fn a_stalled_engine_does_nothing_and_then_goes_on() {
     assert_eq!(pair.net.faults()[&Fault::SlowEngine], 1);
 }
 
+/// It says that it is past what had arrived when it said so last, though it is never at the end of what arrives.
+#[test]
+fn one_that_takes_few_packets_at_a_look_says_how_far_it_is() {
+    let mut pair = Pair::open(QpType::Uc, Rates::default(), 1);
+    pair.ends[1].device.take_at_once(2);
+    assert_eq!(pair.ends[1].device.intake(), Intake::Behind, "it has not looked");
+    let arrive = |pair: &mut Pair, packets: u64| {
+        for at in 0..packets {
+            pair.write(at, 0, 8);
+            pair.ends[0].device.progress();
+        }
+        let until = pair.net.now().saturating_add_ns(1_000_000);
+        pair.net.advance(until);
+    };
+    let look = |pair: &mut Pair| {
+        pair.ends[1].device.progress();
+        pair.ends[1].device.intake()
+    };
+    arrive(&mut pair, 3);
+    assert_eq!(look(&mut pair), Intake::Past, "nothing had waited before");
+    arrive(&mut pair, 3);
+    // The one that waited then, and one of those that came.
+    assert_eq!(look(&mut pair), Intake::Past);
+    arrive(&mut pair, 3);
+    // Two waited then, and three came.
+    assert_eq!(look(&mut pair), Intake::Past);
+    assert_eq!(look(&mut pair), Intake::Behind);
+    assert_eq!(look(&mut pair), Intake::Empty);
+}
+
 #[test]
 fn healing_ends_partitions_and_stalls() {
     let mut pair = Pair::open(QpType::Rc, Rates::default(), 1);
