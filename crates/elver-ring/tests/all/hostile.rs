@@ -392,7 +392,7 @@ fn a_peer_that_asks_after_offers_it_never_made_keeps_its_ring() {
     const MESSAGES: u64 = 20;
     let (tell, told) = mpsc::channel::<()>();
     beside(
-        119,
+        122,
         move |raw| {
             let answers = raw.vqp.session().alloc(64 * 128, ALL).unwrap();
             let ready = |slot: u64| {
