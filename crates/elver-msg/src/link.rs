@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 
 use elver_ring::frames::{FrameReceiver, FrameSender};
-use elver_ring::{Ends, Error, Pause, Wire};
+use elver_ring::{Ends, Error, Pause, Wire, parting};
 
 use crate::protocol::{HEADER_BYTES, Header, Outlet};
 
@@ -32,16 +32,12 @@ impl Link {
 
     /// Ends both directions, and waits for nothing: [`Link::is_settled`] goes on with it.
     pub(crate) fn begin_close(&mut self) {
-        // Whoever is gone needs not hear of it.
-        let _ = self.out.begin_end();
-        let _ = self.incoming.begin_stop();
+        parting::begin_close(self.out.0.ring(), self.incoming.ring());
     }
 
     /// Whether all has arrived, as far as it will. Dropped from then on, it waits for nothing.
     pub(crate) fn is_settled(&mut self) -> bool {
-        let polled = self.out.poll().and_then(|()| self.incoming.poll());
-        let is_posted = !self.out.is_held_up() && !self.incoming.is_held_up();
-        self.wire().is_settled() && (is_posted || polled.is_err())
+        parting::is_settled(self.out.0.ring(), self.incoming.ring())
     }
 
     /// Most bytes of a frame's body. A ring of the least size has room for a greeting and an offer.
@@ -54,21 +50,6 @@ impl Outgoing {
     /// Lets go what waits for its batch to be full.
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
         self.0.flush()
-    }
-
-    /// As [`elver_ring::Sender::begin_end`].
-    pub(crate) fn begin_end(&mut self) -> Result<(), Error> {
-        self.0.begin_end()
-    }
-
-    /// As [`elver_ring::Sender::poll`].
-    pub(crate) fn poll(&mut self) -> Result<(), Error> {
-        self.0.poll()
-    }
-
-    /// Whether something waits for room below.
-    pub(crate) fn is_held_up(&self) -> bool {
-        self.0.is_held_up()
     }
 
     /// The same as [`Outgoing::flush`], unless a batch is on its way: what is there then goes by a later call.

@@ -101,20 +101,9 @@ impl<C: Carrier> FrameSender<C> {
         Ok(())
     }
 
-    /// As [`Sender::begin_end`].
-    ///
-    /// # Errors
-    /// As [`Sender::flush`].
-    pub fn begin_end(&mut self) -> Result<(), Error> {
-        self.sender.begin_end()
-    }
-
-    /// As [`Sender::poll`].
-    ///
-    /// # Errors
-    /// As [`Sender::flush`].
-    pub fn poll(&mut self) -> Result<(), Error> {
-        self.sender.poll()
+    /// The ring, to end it.
+    pub fn ring(&mut self) -> &mut Sender<C> {
+        &mut self.sender
     }
 
     /// Whether something is due that found no room below, so that it waits for a later call.
@@ -165,25 +154,9 @@ impl<C: Carrier> FrameReceiver<C> {
         &self.frame[..len]
     }
 
-    /// As [`Receiver::begin_stop`].
-    ///
-    /// # Errors
-    /// [`Error::Carrier`].
-    pub fn begin_stop(&mut self) -> Result<(), Error> {
-        self.receiver.begin_stop()
-    }
-
-    /// As [`Receiver::poll`].
-    ///
-    /// # Errors
-    /// [`Error::Carrier`].
-    pub fn poll(&mut self) -> Result<(), Error> {
-        self.receiver.poll()
-    }
-
-    /// Whether something is due that found no room below.
-    pub fn is_held_up(&self) -> bool {
-        self.receiver.is_held_up()
+    /// The ring, to end it.
+    pub fn ring(&mut self) -> &mut Receiver<C> {
+        &mut self.receiver
     }
 
     /// Whether the peer sends no more.

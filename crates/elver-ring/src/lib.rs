@@ -68,6 +68,7 @@ mod greeting;
 mod inbox;
 mod listener;
 mod memory;
+pub mod parting;
 pub mod protocol;
 mod receiver;
 mod ringer;

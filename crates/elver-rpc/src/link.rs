@@ -1,7 +1,7 @@
 //! Frames through a pair of rings.
 
 use elver_ring::frames::{FrameReceiver, FrameSender};
-use elver_ring::{Ends, Error, Wire};
+use elver_ring::{Ends, Error, Wire, parting};
 
 use crate::protocol::{BODY_MIN, HEADER_BYTES, Header, Outlet};
 
@@ -36,17 +36,12 @@ impl Link {
 
     /// Ends both directions, and waits for nothing: [`Link::is_settled`] goes on with it.
     pub(crate) fn begin_close(&mut self) {
-        self.wire().hurry();
-        // Whoever is gone needs not hear of it.
-        let _ = self.outgoing.0.begin_end();
-        let _ = self.incoming.begin_stop();
+        parting::begin_close(self.outgoing.0.ring(), self.incoming.ring());
     }
 
     /// Whether all has arrived, as far as it will: dropped before, what has not is lost, and nobody waits for it.
     pub(crate) fn is_settled(&mut self) -> bool {
-        let polled = self.outgoing.0.poll().and_then(|()| self.incoming.poll());
-        let is_posted = !self.outgoing.0.is_held_up() && !self.incoming.is_held_up();
-        self.wire().is_settled() && (is_posted || polled.is_err())
+        parting::is_settled(self.outgoing.0.ring(), self.incoming.ring())
     }
 
     /// The frame that came last, and the way back.

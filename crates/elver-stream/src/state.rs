@@ -2,7 +2,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::time::Duration;
 
 use elver_ring::protocol::{ReceiverCounters, SenderCounters};
-use elver_ring::{Carrier as _, Ends, Error, Pause, Receiver, Sender, Wire, WireCounters};
+use elver_ring::{Carrier as _, Ends, Error, Pause, Receiver, Sender, Wire, WireCounters, parting};
 
 /// What a stream did since it was connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -282,14 +282,12 @@ impl State {
 
     /// Ends both directions, and waits for no room below: [`State::is_settled`] goes on with it.
     pub(crate) fn begin_close(&mut self) {
-        self.wire().hurry();
         if self.is_abandoned {
+            self.wire().hurry();
             return;
         }
         self.is_closing = true;
-        // Whoever is gone needs not hear of it.
-        let _ = self.sender.begin_end();
-        let _ = self.receiver.begin_stop();
+        parting::begin_close(&mut self.sender, &mut self.receiver);
     }
 
     /// Whether all has arrived, as far as it will.
@@ -297,9 +295,7 @@ impl State {
         if self.is_abandoned {
             return self.wire().is_settled();
         }
-        let polled = self.sender.poll().and_then(|()| self.receiver.poll());
-        let is_posted = !self.sender.is_held_up() && !self.receiver.is_held_up();
-        self.wire().is_settled() && (is_posted || polled.is_err())
+        parting::is_settled(&mut self.sender, &mut self.receiver)
     }
 
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
