@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 
@@ -26,6 +26,11 @@ impl<T> Rung<T> {
 
     fn of((program, own): Bell) -> (OwnedFd, Rung<T>) {
         (program, Rung { own, waiting: VecDeque::new(), unrung: 0, owed: 0 })
+    }
+
+    /// The descriptor that this library rings by.
+    pub(crate) fn own(&self) -> RawFd {
+        self.own.as_raw_fd()
     }
 
     pub(crate) fn waiting(&self) -> &VecDeque<T> {

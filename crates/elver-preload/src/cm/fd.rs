@@ -223,9 +223,11 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     // With flags none is closed, or none of other threads'.
     let mut all = Vec::new();
     if flags == 0 && HAS_CHANNELS.load(Ordering::Relaxed) {
-        let last = last.min(CHANNELS.len() as c_uint - 1);
-        let channels = (first..=last).map(|fd| fd as c_int).filter(|fd| is_channel(*fd));
+        let most = last.min(CHANNELS.len() as c_uint - 1);
+        let channels = (first..=most).map(|fd| fd as c_int).filter(|fd| is_channel(*fd));
         all.extend(channels.filter_map(ended));
+        // What the call closes as well is not to be closed once more behind it: its number may be another file's by then.
+        all.retain(|events| !(first..=last).contains(&(events.own() as c_uint)));
     }
     // SAFETY: the contract of `close_range`(2).
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) as c_int }
