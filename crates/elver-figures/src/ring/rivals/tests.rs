@@ -5,9 +5,10 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use elver::{Gid, Session};
 use elver_console::Failure;
+use elver_testbed::apart::Notice;
 use elver_testbed::pair::Client;
 
-use super::super::stage::{self, STALL};
+use super::super::stage::{self, STALL, wait};
 use super::bench::{THERE, flush, send};
 use super::choices::Choices;
 use super::lane::{Lane, Meeting};
@@ -47,6 +48,7 @@ fn every_message_of_every_design_comes_once_in_order_as_it_was() {
             let choices = choices();
             let layout = Layout::new(&choices, size, slots);
             let meeting = Meeting::new().unwrap();
+            let [settled, looked] = [(); 2].map(|()| Notice::new().unwrap());
             let serve = |session: &Session, peer: Gid, client: &Client| -> Result<()> {
                 client.begin();
                 let lane = Lane::receiver(session, layout, peer, THERE, &meeting)?;
@@ -62,12 +64,14 @@ fn every_message_of_every_design_comes_once_in_order_as_it_was() {
                         ensure!(Some(began.elapsed()) < STALL, "message {count} does not come");
                     }
                 }
-                // The sender waits for all of them to be acknowledged before it goes.
-                while !client.is_gone() {
+                // The sender goes when all of them were acknowledged, and nobody looks any more.
+                while settled.told()?.is_none() {
+                    ensure!(!client.is_gone(), "the sender has gone");
                     ensure!(!receiver.try_recv(&mut into)?, "one more message came");
                     std::thread::yield_now();
                 }
-                Ok(())
+                looked.tell([0; 2])?;
+                wait(session, || Ok(client.is_gone().then_some(())))
             };
             let ran = stage::run(stage.into(), serve, |session, _| {
                 let lane = Lane::sender(session, layout, THERE, &meeting)?;
@@ -76,7 +80,9 @@ fn every_message_of_every_design_comes_once_in_order_as_it_was() {
                     send(&mut sender, &[&content(number, size)])?;
                 }
                 flush(&mut sender)?;
-                sender.settle()
+                sender.settle()?;
+                settled.tell([0; 2])?;
+                wait(session, || looked.told()).map(drop)
             });
             match ran {
                 Ok(()) => {}
