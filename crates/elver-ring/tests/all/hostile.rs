@@ -434,7 +434,7 @@ fn a_peer_that_asks_after_offers_it_never_made_keeps_its_ring() {
                 wait_for("a tail", || (raw.cells.read_u64(0).unwrap() >= head).then_some(()));
                 raw.head(head);
             }
-            told.recv().unwrap();
+            tell.send(()).unwrap();
         },
         |listener, mut ends| {
             wait_for("all questions", || {
@@ -446,7 +446,8 @@ fn a_peer_that_asks_after_offers_it_never_made_keeps_its_ring() {
                 ends.sender.flush().unwrap();
             }
             assert_eq!(ends.sender.counters().messages, MESSAGES);
-            tell.send(()).unwrap();
+            // Nothing is let go of that the other still writes to.
+            told.recv().unwrap();
         },
     );
 }
