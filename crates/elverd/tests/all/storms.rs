@@ -9,8 +9,10 @@ use elver_portal::{Answer, Command, ConnectOptions, Policy, RefusalCode};
 use elver_testkit::{Process, Role, role, stay};
 use elver_verbs::{RemoteAddr, WcStatus};
 
-/// The longest that any one of a crowd may wait; most wait a thousandth of that.
+/// Nobody of a crowd waits longer than this, or than so many times what the quickest do where all are slow; most wait a
+/// thousandth of it.
 const BOUND: Duration = Duration::from_secs(5);
+const BOUND_TIMES: u32 = 20;
 
 fn pair(directory: &Directory, more: &str) -> (Daemon, Daemon) {
     let meta = Daemon::start(directory, "a", "serve = true");
@@ -52,7 +54,8 @@ fn two_hundred_and_forty_processes_connect_at_once() {
         waits.sort_unstable();
         assert_eq!(waits.len(), PROCESSES);
         // Of so many one may get no core for long.
-        assert!(waits[PROCESSES * 9 / 10] < BOUND, "{:?}", &waits[PROCESSES / 2..]);
+        let bound = BOUND.max(BOUND_TIMES * waits[PROCESSES / 10]);
+        assert!(waits[PROCESSES * 9 / 10] < bound, "{waits:?}");
         wait_for("all to be gone", || node.status().sessions.is_empty().then_some(()));
     }
     assert_eq!(node.status().core["device_faults"], 0);
