@@ -89,36 +89,40 @@ impl<D: Device> Core<D> {
         self.audit_lanes()?;
         self.audit_peers()?;
         self.audit_lookups()?;
-        let told = self.ops.iter().filter_map(|(_, op)| match &op.kind {
+        let told = self.datapath.ops.iter().filter_map(|(_, op)| match &op.kind {
             OpKind::Message(note) => Some((op.peer, note)),
             _ => None,
         });
-        self.notes.audit(told)?;
-        self.refusals.audit()?;
+        self.messaging.notes.audit(told)?;
+        self.messaging.refusals.audit()?;
         let Tally { changing, leased, requests } = self.audit_links()?;
         let slots = self.audit_buffers()?;
-        let open = self.mrs.openings.count();
+        let open = self.regions.local.openings.count();
         let addresses = self.peers.slots.iter().filter(|(_, peer)| peer.ah.is_some()).count();
         let rc_qps = self.links.rc.len();
         Ok(Holdings {
-            dcis: self.lanes.dcis - self.outages.iter().filter(|one| one.destroyed).count() as u32,
+            dcis: self.lanes.dcis
+                - self.datapath.outages.iter().filter(|one| one.destroyed).count() as u32,
             rc_qps,
             rc_qps_changing: changing,
             rc_qps_leased: leased,
             other_qps: 1 + u32::from(self.pool.dct.is_some()),
-            mrs: OWN_MRS + u32::from(self.served.is_some()) + self.mrs.iter().count() as u32 + open,
+            mrs: OWN_MRS
+                + u32::from(self.discovery.served.is_some())
+                + self.regions.local.iter().count() as u32
+                + open,
             mrs_shared: open,
             ahs: addresses as u32 + self.links.ud.addresses(),
             receives: self.pool.recvs.count,
-            ops: self.ops.len(),
-            pending_notes: self.notes.iter().count() as u32,
+            ops: self.datapath.ops.len(),
+            pending_notes: self.messaging.notes.iter().count() as u32,
             senders_waiting: self.senders_waiting(),
             send_slots: slots,
             posted: self.lanes.qps.iter().map(|(_, qp)| qp.posted).sum(),
             requests,
             vqps: self.vqps.len(),
-            waiting: self.lookups.waiting
-                + self.lookups.under_way()
+            waiting: self.discovery.lookups.waiting
+                + self.discovery.lookups.under_way()
                 + self.links.strangers.held() as u32,
         })
     }
@@ -131,7 +135,7 @@ impl<D: Device> Core<D> {
     fn audit_vqps(&self) -> Result<(), String> {
         let high = self.vqps.iter().filter(|(_, vqp)| vqp.class == Class::High);
         let inflight: u32 = high.map(|(_, vqp)| vqp.inflight).sum();
-        agree!(inflight, self.qos.high_inflight(), "WRs of the high class on lanes");
+        agree!(inflight, self.datapath.qos.high_inflight(), "WRs of the high class on lanes");
         for (id, vqp) in self.vqps.iter() {
             let physical: u32 = (0..vqp.sq.posted.wrapping_sub(vqp.sq.done))
                 .map(|n| vqp.sq.entry(vqp.sq.done.wrapping_add(n)).cost())
@@ -143,12 +147,13 @@ impl<D: Device> Core<D> {
                 return Err(format!("VQP {id:#x} has WRs on no lane"));
             }
             let reads = |kind: &OpKind| matches!(kind, OpKind::Gather(gather) if gather.is_of(id));
-            let reads = self.ops.iter().filter(|(_, op)| reads(&op.kind)).count() as u32;
+            let reads = self.datapath.ops.iter().filter(|(_, op)| reads(&op.kind)).count() as u32;
             let lands =
-                self.landings.iter().filter(|(_, landing)| landing.is_of(id)).count() as u32;
+                self.messaging.landings.iter().filter(|(_, landing)| landing.is_of(id)).count()
+                    as u32;
             agree!(reads + lands, vqp.reads, "messages on their way to receives of VQP {id:#x}");
             if let Some(port) = vqp.bound.filter(|_| vqp.phase != Phase::Destroyed) {
-                agree!(self.ports.bound_to(port.get()), Some(id), "port {port}");
+                agree!(self.clients.ports.bound_to(port.get()), Some(id), "port {port}");
             }
         }
         let mut watched = BTreeMap::new();
@@ -157,28 +162,28 @@ impl<D: Device> Core<D> {
         }
         agree!(watched, self.keep_alive.counts().collect(), "VQPs that count for their nodes");
         let accepted = self.vqps.iter().filter(|(_, vqp)| vqp.accepted.is_some()).count() as u32;
-        agree!(accepted, self.accepts.now(), "accepted VQPs");
+        agree!(accepted, self.clients.accepts.now(), "accepted VQPs");
         if accepted > self.config.accepts() {
             return Err(format!("{accepted} accepted VQPs"));
         }
         let bound = |vqp: &Vqp| vqp.bound.is_some() && vqp.phase != Phase::Destroyed;
         let bound = self.vqps.iter().filter(|(_, vqp)| bound(vqp)).count();
-        agree!(bound, self.ports.len(), "ports");
-        for (key, id) in self.accepts.iter() {
+        agree!(bound, self.clients.ports.len(), "ports");
+        for (key, id) in self.clients.accepts.iter() {
             let vqp = self.vqps.get(id).and_then(|vqp| vqp.accepted).map(|accepted| accepted.key);
             agree!(vqp, Some(*key), "accepted VQP {id:#x}");
         }
         let backlogs = self.vqps.iter().filter_map(|(_, vqp)| vqp.backlog.as_ref());
         let held = |(_, bytes): &(_, Vec<u8>)| bytes.len() as u64;
         let held: u64 = backlogs.flat_map(|backlog| backlog.messages.iter().map(held)).sum();
-        agree!(held, self.held.bytes(), "bytes of messages that wait for receives");
-        self.held.audit()?;
+        agree!(held, self.messaging.held.bytes(), "bytes of messages that wait for receives");
+        self.messaging.held.audit()?;
         Ok(())
     }
 
     /// Whatever stops a VQP must be what brings it back.
     fn audit_waits(&self) -> Result<(), String> {
-        let unread: BTreeSet<(VqpId, u32)> = self.unread.iter().collect();
+        let unread: BTreeSet<(VqpId, u32)> = self.messaging.unread.iter().collect();
         for (id, vqp) in self.vqps.iter() {
             let mut seqs = (0..vqp.sq.len()).map(|n| vqp.sq.head.wrapping_add(n));
             let is_left = |seq: &u32| vqp.awaits(*seq) && !unread.contains(&(id, *seq));
@@ -189,9 +194,9 @@ impl<D: Device> Core<D> {
         for (id, vqp) in self.vqps.iter() {
             let comes = match vqp.wait {
                 Wait::Nothing => true,
-                Wait::Mr => vqp.peer.is_some_and(|peer| self.lookups.awaits(peer, id)),
-                Wait::Slot => self.slot_waiters.contains(&id),
-                Wait::Tokens => self.qos.holds(id),
+                Wait::Mr => vqp.peer.is_some_and(|peer| self.discovery.lookups.awaits(peer, id)),
+                Wait::Slot => self.datapath.slot_waiters.contains(&id),
+                Wait::Tokens => self.datapath.qos.holds(id),
                 Wait::Credit => vqp.asks_for_credit(),
             };
             if !comes {
@@ -201,7 +206,7 @@ impl<D: Device> Core<D> {
             if self.is_to_move(vqp) && vqp.inflight == 0 && !moved {
                 return Err(format!("VQP {id:#x} moves, and nobody moves it"));
             }
-            let listed = self.credit_probes.audit(id, vqp.credit)?;
+            let listed = self.messaging.credit_probes.audit(id, vqp.credit)?;
             if vqp.asks_for_credit() && !listed {
                 return Err(format!("VQP {id:#x} asks for credit, and not again"));
             }
@@ -211,8 +216,8 @@ impl<D: Device> Core<D> {
             let front = vqp.backlog.as_ref().and_then(|held| held.messages.front());
             if let Some((incoming, _)) = front.filter(|_| vqp.rq.has_next()) {
                 let looked_up = |peer: &Peer| peer.waiting.contains(&Waiter::Reader(id));
-                let waits =
-                    self.peers.get(incoming.from.0).is_some_and(looked_up) || self.held.awaits(id);
+                let waits = self.peers.get(incoming.from.0).is_some_and(looked_up)
+                    || self.messaging.held.awaits(id);
                 if !waits && vqp.phase.is_connected() {
                     return Err(format!("VQP {id:#x} has a receive for what it holds"));
                 }
@@ -229,7 +234,7 @@ impl<D: Device> Core<D> {
     }
 
     fn audit_clients(&self) -> Result<(), String> {
-        for (id, client) in self.clients.iter() {
+        for (id, client) in self.clients.open.iter() {
             let of = || self.vqps.iter().filter(|(_, vqp)| vqp.client == id);
             let own = of().filter(|(_, vqp)| vqp.phase != Phase::Destroyed).count();
             agree!(own, client.vqps.len(), "VQPs of client {id:#x}");
@@ -242,7 +247,7 @@ impl<D: Device> Core<D> {
                 let accepted = of().filter(|(_, vqp)| key(vqp)).count() as u32;
                 agree!(accepted, of_peer, "accepted VQPs of client {id:#x} and peer {peer:#x}");
             }
-            let mrs = self.mrs.iter().filter(|(_, mr)| mr.owner == id).count() as u32;
+            let mrs = self.regions.local.iter().filter(|(_, mr)| mr.owner == id).count() as u32;
             agree!(mrs, client.mrs, "regions of client {id:#x}");
             let posted: u32 = of().map(|(_, vqp)| vqp.sq.len() + vqp.rq.len()).sum();
             if !client.closed {
@@ -254,33 +259,35 @@ impl<D: Device> Core<D> {
     }
 
     fn audit_regions(&self) -> Result<(), String> {
-        for (slot, mr) in self.mrs.iter() {
+        for (slot, mr) in self.regions.local.iter() {
             let mut refs = 0;
             for (_, vqp) in self.vqps.iter() {
                 for seq in (0..vqp.sq.len()).map(|n| vqp.sq.head.wrapping_add(n)) {
                     refs += u32::from(vqp.sq.entry(seq).mr.get() == Some(slot));
                     let sges = vqp.sq.sges(seq).iter().enumerate();
                     for (at, sge) in sges.filter(|(_, sge)| sge.length > 0) {
-                        let uses = self.mrs.slot_of(sge.lkey) == Some(slot);
+                        let uses = self.regions.local.slot_of(sge.lkey) == Some(slot);
                         refs += u32::from(uses && at > 0);
                     }
                 }
             }
-            for (_, op) in self.ops.iter() {
+            for (_, op) in self.datapath.ops.iter() {
                 if let OpKind::Gather(gather) = &op.kind {
                     refs += gather.uses(slot);
                 }
             }
-            refs += self.landings.iter().map(|(_, landing)| landing.uses(slot)).sum::<u32>();
+            refs +=
+                self.messaging.landings.iter().map(|(_, landing)| landing.uses(slot)).sum::<u32>();
             agree!(refs, mr.refs, "WRs that use region {:#x}", mr.info.lkey);
-            let open = self.mrs.openings.iter().filter(|(_, opening)| opening.slot == slot);
+            let open =
+                self.regions.local.openings.iter().filter(|(_, opening)| opening.slot == slot);
             agree!(open.count() as u32, mr.pieces, "open pieces of region {:#x}", mr.info.lkey);
         }
         self.audit_openings()
     }
 
     fn audit_openings(&self) -> Result<(), String> {
-        let openings = &self.mrs.openings;
+        let openings = &self.regions.local.openings;
         let count = openings.iter().count() as u32;
         agree!(count, openings.count(), "open pieces of messages");
         for (message, opening) in openings.iter() {
@@ -303,7 +310,7 @@ impl<D: Device> Core<D> {
     }
 
     fn audit_lanes(&self) -> Result<(), String> {
-        for (id, op) in self.ops.iter().filter(|(_, op)| op.lane.is_none()) {
+        for (id, op) in self.datapath.ops.iter().filter(|(_, op)| op.lane.is_none()) {
             if !self.links.laneless_ops().any(|other| other == id) {
                 return Err(format!("operation {id:#x} has no lane, and waits for none: {op:?}"));
             }
@@ -312,7 +319,7 @@ impl<D: Device> Core<D> {
             let on = || self.vqps.iter().filter(|(_, vqp)| vqp.lane == Some(at));
             agree!(on().count() as u32, lane.vqps, "VQPs on lane {at}");
             let posted: u32 = on().map(|(_, vqp)| vqp.inflight).sum();
-            let ops = self.ops.iter().filter(|(_, op)| op.lane == Some(at)).count();
+            let ops = self.datapath.ops.iter().filter(|(_, op)| op.lane == Some(at)).count();
             let ops = (ops - lane.ops.len()) as u32;
             // The first packet over an RC QP is nobody's.
             let greetings = match lane.kind {
@@ -373,10 +380,10 @@ impl<D: Device> Core<D> {
             agree!(accepted, peer.accepted, "accepted VQPs of {gid}");
             let listed = self.vqps_to(id).filter(|(_, vqp)| vqp.peer == Some(id)).count() as u32;
             agree!(listed, peer.vqps, "VQPs in the list of {gid}");
-            let servers = self.lookups.servers.peers().filter(|peer| *peer == id).count();
-            let ops = self.ops.iter().filter(|(_, op)| op.peer == id).count();
+            let servers = self.discovery.lookups.servers.peers().filter(|peer| *peer == id).count();
+            let ops = self.datapath.ops.iter().filter(|(_, op)| op.peer == id).count();
             let reads = |op: &Op| op.peer == id && matches!(op.kind, OpKind::Gather(_));
-            let reads = self.ops.iter().filter(|(_, op)| reads(op)).count() as u32;
+            let reads = self.datapath.ops.iter().filter(|(_, op)| reads(op)).count() as u32;
             agree!(reads, peer.reads, "messages of {gid} that are being read");
             let links = self.links.rc.iter().filter(|(_, link)| link.peer == id).count();
             let pins = servers + ops + links + usize::from(gid == self.gid);
@@ -395,17 +402,17 @@ impl<D: Device> Core<D> {
     }
 
     fn audit_lookups(&self) -> Result<(), String> {
-        if let Some((gid, peer)) = self.sender_last
+        if let Some((gid, peer)) = self.messaging.sender_last
             && self.peers.get(peer).is_some_and(|entry| entry.gid != gid)
         {
             return Err(format!("the last sender, {gid}, is taken for peer {peer:#x}"));
         }
         let connecting = self.vqps.iter().filter(|(_, vqp)| vqp.phase == Phase::Connecting);
-        agree!(connecting.count() as u32, self.lookups.waiting, "connects that wait");
+        agree!(connecting.count() as u32, self.discovery.lookups.waiting, "connects that wait");
         let peers = || self.peers.slots.iter().map(|(_, peer)| peer.lookup);
         let running = peers().filter(|lookup| matches!(lookup, PeerLookup::Running { .. }));
         let queued = peers().filter(|lookup| *lookup == PeerLookup::Queued).count();
-        for peer in self.notes.unaddressed() {
+        for peer in self.messaging.notes.unaddressed() {
             let waits = |peer: &Peer| peer.waiting.contains(&Waiter::Notes);
             if !self.peers.get(peer).is_some_and(waits) {
                 return Err(format!("{peer:#x} is to be told something, and is not looked up"));
@@ -419,7 +426,7 @@ impl<D: Device> Core<D> {
         }
         let reads = |op: &Op| matches!(op.kind, OpKind::Mr { .. });
         let mut mrs = BTreeMap::new();
-        for (_, op) in self.ops.iter().filter(|(_, op)| reads(op)) {
+        for (_, op) in self.datapath.ops.iter().filter(|(_, op)| reads(op)) {
             *mrs.entry(op.peer).or_insert(0) += 1;
         }
         for (id, peer) in self.peers.slots.iter() {
@@ -429,11 +436,11 @@ impl<D: Device> Core<D> {
                 *mrs.entry(id).or_insert(0) += waiting;
             }
         }
-        let (count, of_peers) = self.lookups.mrs_under_way();
+        let (count, of_peers) = self.discovery.lookups.mrs_under_way();
         agree!(mrs.values().sum::<u32>(), count, "look-ups of regions under way");
         agree!(mrs, of_peers.collect(), "look-ups of regions under way at peers");
         let runs = |(peer, key): Region, id: OpId| {
-            let op = self.ops.get(id).filter(|op| op.peer == peer && !op.abandoned);
+            let op = self.datapath.ops.get(id).filter(|op| op.peer == peer && !op.abandoned);
             op.is_some_and(|op| matches!(op.kind, OpKind::Mr { rkey, .. } if rkey == key))
         };
         let looked_up = |(peer, key): Region| {
@@ -441,8 +448,8 @@ impl<D: Device> Core<D> {
                 |waiter: &Waiter| matches!(waiter, Waiter::Region { rkey, .. } if *rkey == key);
             self.peers.get(peer).is_some_and(|peer| peer.waiting.iter().any(is_its))
         };
-        self.lookups.audit_mrs(runs, looked_up)?;
-        self.lookups.agree(running.count() as u32, queued)
+        self.discovery.lookups.audit_mrs(runs, looked_up)?;
+        self.discovery.lookups.agree(running.count() as u32, queued)
     }
 
     /// The send slots that are taken.
@@ -452,7 +459,7 @@ impl<D: Device> Core<D> {
         });
         let of_vqps = entries.filter(|slot| slot.get().is_some()).count() as u32;
         let ops = |which: fn(&Work) -> bool| {
-            self.ops.iter().filter(|(_, op)| which(&op.work)).count() as u32
+            self.datapath.ops.iter().filter(|(_, op)| which(&op.work)).count() as u32
         };
         let of_ops = ops(|work| matches!(work, Work::Send { .. }));
         let sends = &self.pool.sends;

@@ -54,14 +54,14 @@ impl<D: Device> Core<D> {
             self.count_connect(via);
             return Ok(Some(via));
         }
-        if self.lookups.waiting >= self.config.storm.connects_waiting_max {
+        if self.discovery.lookups.waiting >= self.config.storm.connects_waiting_max {
             self.stats.connects_busy += 1;
             let limit = self.config.storm.connects_waiting_max;
-            let result = Err(ConnectError::Busy { waiting: self.lookups.waiting, limit });
+            let result = Err(ConnectError::Busy { waiting: self.discovery.lookups.waiting, limit });
             self.events.push_back(Event::Connected { client, token, vqp, result });
             return Ok(None);
         }
-        let attempt = self.lookups.attempt_begins();
+        let attempt = self.discovery.lookups.attempt_begins();
         let entry = self.own_vqp(client, vqp)?;
         (entry.phase, entry.attempt) = (Phase::Connecting, attempt);
         let waiter = Waiter::Vqp { vqp, attempt };

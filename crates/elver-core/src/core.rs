@@ -10,41 +10,25 @@ use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{AccessFlags, Device, Gid, Intake, MrInfo, Time, VerbsError, Wc, WcStatus};
 
 use self::heard::Heard;
-use crate::client::Client;
-use crate::client::accept::Accepts;
-use crate::client::ports::Ports;
-use crate::client::tell::Told;
-use crate::datapath::ops::Op;
-use crate::datapath::outage::Outage;
-use crate::datapath::plain::{BURST, NO_SHORT, Short};
-use crate::datapath::qos::Qos;
-use crate::datapath::stalls::Stalls;
+use crate::client::Clients;
+use crate::datapath::Datapath;
 use crate::datapath::wr_id::WrId;
-use crate::discovery::guesses::Guesses;
+use crate::discovery::Discovery;
 use crate::discovery::lookups::Lookups;
 use crate::discovery::peer::Peers;
-use crate::discovery::served::ServedTable;
 use crate::effects::Effects;
-use crate::ids::{LandingId, OpId, PeerId, QpIx};
 use crate::keep_alive::KeepAlive;
 use crate::latency::{Histogram, Latency, WrKind};
-use crate::memory::mr::LocalMrs;
-use crate::memory::mr_store::MrStore;
+use crate::memory::Regions;
 use crate::memory::valid_mrs::ValidMrs;
-use crate::messaging::held::Held;
-use crate::messaging::landing::{LANDINGS_MAX, Landing};
-use crate::messaging::message::Header;
-use crate::messaging::notes::Notes;
-use crate::messaging::refusals::Refusals;
-use crate::messaging::unread::Unread;
+use crate::messaging::Messaging;
 use crate::pool::Pool;
 use crate::pool::create::{check_config, create};
 use crate::pool::lanes::Lanes;
 use crate::rc::links::Links;
 use crate::rc::ud::Ud;
-use crate::slots::{SLOTS_MAX, Slots};
+use crate::slots::Slots;
 use crate::vqp::Vqp;
-use crate::vqp::credit::CreditProbes;
 use crate::{ClientId, Completion, Config, ConnectError, CoreError, Event, Stats, VqpId};
 use elver_random::{Rng, Seed};
 
@@ -69,60 +53,41 @@ pub struct Core<D: Device> {
     pub(crate) record: NodeRecord,
     pub(crate) pool: Pool<D::Memory>,
     pub(crate) lanes: Lanes,
+    pub(crate) links: Links<D::Memory>,
     pub(crate) peers: Peers,
-    pub(crate) clients: Slots<ClientId, Client>,
+    pub(crate) discovery: Discovery<D::Memory>,
+    pub(crate) clients: Clients,
     pub(crate) vqps: Slots<VqpId, Box<Vqp>>,
-    /// VQPs that messages to bound ones made.
-    pub(crate) accepts: Accepts,
-    /// Who sent the message that came last: its GID, and the peer.
-    pub(crate) sender_last: Option<(Gid, PeerId)>,
-    /// Messages that wait for receives.
-    pub(crate) held: Held,
-    /// A header with what all of this node's have.
-    pub(crate) blank: Header,
-    /// Short messages on their way to the device.
-    pub(crate) shorts: Vec<Short>,
-    pub(crate) unread: Unread,
-    pub(crate) credit_probes: CreditProbes,
+    pub(crate) datapath: Datapath,
+    pub(crate) messaging: Messaging,
+    pub(crate) regions: Regions<D::Memory>,
     /// Whether the peers of VQPs are there.
     pub(crate) keep_alive: KeepAlive,
-    /// It turns by itself, and not only when its owner calls.
-    pub(crate) turns: bool,
-    /// What waits to be told to peers.
-    pub(crate) notes: Notes,
-    /// Senders of whose messages one was refused.
-    pub(crate) refusals: Refusals,
-    /// Up to when all that had arrived was taken from the device.
-    pub(crate) heard: Heard,
-    /// VQPs that wait for send slots.
-    pub(crate) slot_waiters: VecDeque<VqpId>,
-    pub(crate) ports: Ports,
-    pub(crate) mrs: LocalMrs<D::Memory>,
-    pub(crate) valid_mrs: ValidMrs<D::Memory>,
-    pub(crate) store: MrStore,
-    pub(crate) ops: Slots<OpId, Op>,
-    /// Messages that are being written to receives which are not at hand.
-    pub(crate) landings: Slots<LandingId, Landing>,
-    pub(crate) lookups: Lookups,
-    pub(crate) guesses: Guesses,
-    pub(crate) links: Links<D::Memory>,
+    pub(crate) arrivals: Arrivals,
     /// What parts have left to be done.
     pub(crate) effects: Effects,
-    /// DCIs that the device did not set going again.
-    pub(crate) outages: Vec<Outage>,
-    /// Lanes that something of the core's own waits on.
-    pub(crate) stalls: Stalls,
-    pub(crate) qos: Qos,
-    pub(crate) served: Option<ServedTable<D::Memory>>,
     pub(crate) events: VecDeque<Event>,
-    pub(crate) told: Told,
-    /// QPs on which room was made for lanes that wait.
-    pub(crate) dirty_qps: Vec<QpIx>,
-    /// Receive buffers that were read, to be posted again.
-    pub(crate) read_buffers: Vec<u32>,
     pub(crate) stats: Stats,
     pub(crate) latency: Latency,
+}
+
+/// What the device tells, between two polls and in one.
+pub(crate) struct Arrivals {
+    /// Up to when all that had arrived was taken from the device.
+    pub(crate) heard: Heard,
+    /// Receive buffers that were read, to be posted again.
+    pub(crate) read_buffers: Vec<u32>,
     wcs: Vec<Wc>,
+}
+
+impl Arrivals {
+    fn new(now: Time) -> Arrivals {
+        Arrivals {
+            heard: Heard::new(now),
+            read_buffers: Vec::new(),
+            wcs: alloc::vec![Wc::default(); BATCH],
+        }
+    }
 }
 
 impl<D: Device> Core<D> {
@@ -163,43 +128,20 @@ impl<D: Device> Core<D> {
             gid,
             pool,
             lanes,
-            peers,
-            clients: Slots::new(SLOTS_MAX),
-            vqps: Slots::new(config.max_vqps),
-            accepts: Accepts::default(),
-            sender_last: None,
-            held: Held::default(),
-            blank: Header::blank(record.tag()),
-            shorts: alloc::vec![NO_SHORT; BURST as usize],
-            unread: Unread::default(),
-            credit_probes: CreditProbes::default(),
-            keep_alive: KeepAlive::new(config.keep_alive_ns),
-            turns: true,
-            notes: Notes::default(),
-            refusals: Refusals::default(),
-            heard: Heard::new(now),
-            slot_waiters: VecDeque::new(),
-            ports: Ports::default(),
-            mrs: LocalMrs::new(config.max_mrs),
-            valid_mrs: ValidMrs::new(valid_mrs),
-            store: MrStore::new(config.max_cached_mrs),
-            ops: Slots::new(SLOTS_MAX),
-            landings: Slots::new(LANDINGS_MAX),
-            lookups,
-            guesses: Guesses::default(),
             links: Links::new(&config, ud),
+            peers,
+            discovery: Discovery::new(lookups),
+            clients: Clients::new(),
+            vqps: Slots::new(config.max_vqps),
+            datapath: Datapath::new(&config.qos),
+            messaging: Messaging::new(record.tag()),
+            regions: Regions::new(&config, ValidMrs::new(valid_mrs)),
+            keep_alive: KeepAlive::new(config.keep_alive_ns),
+            arrivals: Arrivals::new(now),
             effects: Effects::default(),
-            outages: Vec::new(),
-            stalls: Stalls::default(),
-            qos: Qos::new(&config.qos),
-            served: None,
             events: VecDeque::new(),
-            told: Told::default(),
-            dirty_qps: Vec::new(),
-            read_buffers: Vec::new(),
             stats: Stats::default(),
             latency: Latency::new(),
-            wcs: alloc::vec![Wc::default(); BATCH],
             device,
             config,
             rng,
@@ -237,7 +179,7 @@ impl<D: Device> Core<D> {
     /// Takes completions of all VQPs of a client, oldest first; returns how many.
     #[inline(never)]
     pub fn poll_completions(&mut self, client: ClientId, into: &mut [Completion]) -> usize {
-        let Some(client) = self.clients.get_mut(client) else { return 0 };
+        let Some(client) = self.clients.open.get_mut(client) else { return 0 };
         let count = client.completions.len().min(into.len());
         for (slot, completion) in into.iter_mut().zip(client.completions.drain(..count)) {
             *slot = completion;
@@ -276,8 +218,8 @@ impl<D: Device> Core<D> {
     /// many asks instead of looking at all.
     #[inline(never)]
     pub fn poll_ready(&mut self) -> Option<ClientId> {
-        while let Some(id) = self.told.next_ready() {
-            if let Some(client) = self.clients.get_mut(id) {
+        while let Some(id) = self.clients.told.next_ready() {
+            if let Some(client) = self.clients.open.get_mut(id) {
                 client.ready = false;
                 if !client.completions.is_empty() {
                     return Some(id);
@@ -292,10 +234,10 @@ impl<D: Device> Core<D> {
     #[inline(never)]
     pub fn poll(&mut self, now: Time) -> bool {
         let mut busy = false;
-        self.heard.polled(now);
+        self.arrivals.heard.polled(now);
         // What it has found since the last poll it has found at a time that is not known here.
         let _ = self.device.intake();
-        let mut wcs = core::mem::take(&mut self.wcs);
+        let mut wcs = core::mem::take(&mut self.arrivals.wcs);
         let mut looks_on = false;
         for _ in 0..BATCHES_MAX {
             if looks_on {
@@ -327,14 +269,14 @@ impl<D: Device> Core<D> {
                 continue;
             }
             let intake = self.device.intake();
-            self.heard.take(intake);
-            looks_on = intake == Intake::Behind && self.heard.is_behind();
+            self.arrivals.heard.take(intake);
+            looks_on = intake == Intake::Behind && self.arrivals.heard.is_behind();
             if !looks_on {
                 break;
             }
         }
-        self.wcs = wcs;
-        self.store.flush(now);
+        self.arrivals.wcs = wcs;
+        self.regions.of_peers.flush(now);
         busy | self.attend(now)
     }
 
@@ -358,7 +300,7 @@ impl<D: Device> Core<D> {
                 if wc.status == WcStatus::Success {
                     self.received(buffer, wc.byte_len, wc.src_gid, now);
                 }
-                self.read_buffers.push(buffer);
+                self.arrivals.read_buffers.push(buffer);
             }
             Some(WrId::Control(slot)) => self.complete_control(slot, wc, now),
             Some(WrId::Landing(id)) => self.piece_landed(id, wc.status, now),
@@ -368,13 +310,13 @@ impl<D: Device> Core<D> {
 
     /// Gives receive buffers back that were read.
     fn repost_receives(&mut self) {
-        if self.read_buffers.is_empty() {
+        if self.arrivals.read_buffers.is_empty() {
             return;
         }
-        if self.pool.post_receives(&mut self.device, &self.read_buffers).is_err() {
+        if self.pool.post_receives(&mut self.device, &self.arrivals.read_buffers).is_err() {
             self.stats.device_refusals += 1;
         }
-        self.read_buffers.clear();
+        self.arrivals.read_buffers.clear();
     }
 }
 

@@ -94,6 +94,8 @@ pub(crate) enum Loss {
 /// All nodes that VQPs are connected to, and when each is looked at.
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
+    /// The core turns by itself, and not only when its owner calls.
+    pub(crate) turns: bool,
     /// None: it is off.
     times: Option<Times>,
     nodes: BTreeMap<NodeKey, Watch>,
@@ -120,6 +122,7 @@ impl KeepAlive {
             Times { tick, quiet: part(QUIET_TICKS), retry: part(1), patience: part(PATIENCE_TICKS) }
         });
         KeepAlive {
+            turns: true,
             times,
             nodes: BTreeMap::new(),
             due: BTreeSet::new(),

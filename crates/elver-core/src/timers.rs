@@ -28,31 +28,31 @@ macro_rules! timers {
 timers! {
     core:
     // Look-ups that take too long are given up.
-    core.lookups.next_deadline() => expire_lookups,
-    core.lookups.next_mr_deadline() => expire_mr_lookups,
+    core.discovery.lookups.next_deadline() => expire_lookups,
+    core.discovery.lookups.next_mr_deadline() => expire_mr_lookups,
     // Long messages that their receivers have not read are asked after.
-    core.unread.next_due() => attend_unread,
+    core.messaging.unread.next_due() => attend_unread,
     // Messages that wait for receives are looked at again.
-    core.held.next_due() => attend_held,
+    core.messaging.held.next_due() => attend_held,
     // What peers were to be told is told when there may be somebody who knows them.
-    core.notes.next_due() => attend_notes,
+    core.messaging.notes.next_due() => attend_notes,
     // Senders that did not hear of refusals are told again.
-    core.refusals.next_due() => attend_refusals,
+    core.messaging.refusals.next_due() => attend_refusals,
     // What somebody copied when its message ended is closed.
-    core.mrs.openings.next_due() => attend_openings,
+    core.regions.local.openings.next_due() => attend_openings,
     // Peers that VQPs only wait for are asked whether they are there.
     core.keep_alive.poll_timeout() => attend_keep_alive,
     core.links.poll_timeout() => attend_links,
     // The low class has tokens again.
-    core.qos.poll_timeout() => release_held,
+    core.datapath.qos.poll_timeout() => release_held,
     // DCIs that are down are tried again.
     core.next_restart() => retry_dcis,
     // What peers are never ready for ends.
-    core.stalls.next_due().filter(|_| core.ops.len() > 0) => attend_stalls,
+    core.datapath.stalls.next_due().filter(|_| core.datapath.ops.len() > 0) => attend_stalls,
     // Senders ask again for credit.
-    core.credit_probes.next_due() => probe_credit_again,
+    core.messaging.credit_probes.next_due() => probe_credit_again,
     // Leases of regions that are deregistered have run out.
-    core.mrs.next_closing() => attend_mrs,
+    core.regions.local.next_closing() => attend_mrs,
     // What all these have left to be done.
     core.has_effects().then_some(Time::ZERO) => apply,
 }

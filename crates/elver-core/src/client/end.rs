@@ -23,9 +23,9 @@ impl<D: Device> Core<D> {
         }
         vqp.wait = Wait::Nothing;
         if let Some(port) = vqp.bound {
-            self.ports.release(port.get());
+            self.clients.ports.release(port.get());
         }
-        if let Some(client) = self.clients.get_mut(vqp.client) {
+        if let Some(client) = self.clients.open.get_mut(vqp.client) {
             let at = vqp.client_at as usize;
             client.vqps.swap_remove(at);
             client.zombies += 1;
@@ -57,12 +57,12 @@ impl<D: Device> Core<D> {
         }
         let (client, credit) = (vqp.client, vqp.credit);
         if let Some((peer, note)) = self.farewell(id) {
-            self.notes.tell(&mut self.stats, peer, note);
+            self.messaging.notes.tell(&mut self.stats, peer, note);
         }
         self.detach(id);
-        self.credit_probes.forget(id, credit);
+        self.messaging.credit_probes.forget(id, credit);
         self.vqps.remove(id);
-        if let Some(client) = self.clients.get_mut(client) {
+        if let Some(client) = self.clients.open.get_mut(client) {
             count_off!(client.zombies, 1);
         }
         self.forget_client(client);
@@ -73,7 +73,8 @@ impl<D: Device> Core<D> {
     fn farewell(&self, id: VqpId) -> Option<(PeerId, Note)> {
         let vqp = self.vqps.get(id)?;
         if let Some(Acceptance { key, .. }) = vqp.accepted {
-            let (_, nonce) = self.accepts.get(&key).filter(|(accepted, _)| *accepted == id)?;
+            let (_, nonce) =
+                self.clients.accepts.get(&key).filter(|(accepted, _)| *accepted == id)?;
             let is_open = self.vqps.get(key.0).is_some_and(|bound| bound.phase != Phase::Destroyed);
             let note = Note::to_sender(Kind::Gone, key.2, u64::from(nonce) << 32);
             return (!is_open).then_some((key.1, note));
@@ -89,7 +90,7 @@ impl<D: Device> Core<D> {
             return;
         }
         vqp.phase = Phase::Idle;
-        count_off!(self.lookups.waiting, 1);
+        count_off!(self.discovery.lookups.waiting, 1);
         let (client, vqp, token) = (vqp.client, id, vqp.token);
         let result = Err(ConnectError::Cancelled);
         self.events.push_back(Event::Connected { client, token, vqp, result });
@@ -108,11 +109,11 @@ impl<D: Device> Core<D> {
         let lease = lease.filter(|lease| self.links.rc.get(*lease).is_some_and(is_its));
         self.links.ended_leases.extend(lease);
         if let Some(Acceptance { key, .. }) = vqp.accepted.take() {
-            self.accepts.remove(&key, id);
+            self.clients.accepts.remove(&key, id);
             if let Some(entry) = self.peers.get_mut(key.1) {
                 count_off!(entry.accepted, 1);
             }
-            if let Some(client) = self.clients.get_mut(vqp.client) {
+            if let Some(client) = self.clients.open.get_mut(vqp.client) {
                 client.accepted.remove(key.1);
             }
         }

@@ -40,8 +40,8 @@ impl<D: Device> Core<D> {
     /// [`CoreError::Limit`] if the node has as many clients as it may.
     #[inline(never)]
     pub fn client_open(&mut self, limits: ClientLimits) -> Result<ClientId, CoreError> {
-        let limit = u64::from(self.clients.limit());
-        let id = self.clients.insert(&mut self.rng, |_| Client::new(limits));
+        let limit = u64::from(self.clients.open.limit());
+        let id = self.clients.open.insert(&mut self.rng, |_| Client::new(limits));
         let full = CoreError::Limit { what: "clients", limit, setting: "clients" };
         id.ok_or(full)
     }
@@ -69,7 +69,7 @@ impl<D: Device> Core<D> {
 
     /// Whether nothing of a closed client is left.
     pub fn client_is_gone(&self, client: ClientId) -> bool {
-        self.clients.get(client).is_none()
+        self.clients.open.get(client).is_none()
     }
 
     /// Creates a VQP (Algorithm 1, `vqp_create`). If the client has as many as it may, one that a
@@ -106,7 +106,7 @@ impl<D: Device> Core<D> {
         let share = entry.accepted.of(peer) >= limits.accepts_of_peer();
         let of_node = self.peers.get(peer).map_or(0, |entry| entry.accepted);
         let share = share || of_node >= self.config.accepts_of_peer();
-        let node_full = self.accepts.now() >= self.config.accepts() || self.vqps.is_full();
+        let node_full = self.clients.accepts.now() >= self.config.accepts() || self.vqps.is_full();
         // One of its own that gives way makes room for all.
         let room = if share {
             self.evict_accepted(Scope::Client(client, Some(peer)))
@@ -126,8 +126,10 @@ impl<D: Device> Core<D> {
     /// The accepted VQPs of a scope.
     fn accepted_in(&mut self, scope: Scope) -> Option<&mut Accepted> {
         match scope {
-            Scope::Client(client, peer) => self.clients.get_mut(client)?.accepted.in_order(peer),
-            Scope::Node => Some(self.accepts.in_order()),
+            Scope::Client(client, peer) => {
+                self.clients.open.get_mut(client)?.accepted.in_order(peer)
+            }
+            Scope::Node => Some(self.clients.accepts.in_order()),
         }
     }
 
@@ -155,7 +157,7 @@ impl<D: Device> Core<D> {
                 let client = vqp.client;
                 self.events.push_back(Event::GaveWay { client, vqp: id });
                 // It has nothing outstanding, and goes at once.
-                self.destroy(id, self.heard.now());
+                self.destroy(id, self.arrivals.heard.now());
                 return true;
             }
             if let Some(accepted) = self.accepted_in(scope) {
@@ -269,17 +271,17 @@ impl<D: Device> Core<D> {
             return Err(CoreError::State { state: "bound", call: "qbind" });
         }
         let port = match port {
-            0 => self.ports.any_free(&mut self.rng).ok_or(CoreError::Limit {
+            0 => self.clients.ports.any_free(&mut self.rng).ok_or(CoreError::Limit {
                 what: "free ports",
                 limit: Ports::FREE.len() as u64,
                 setting: "ports",
             })?,
-            port if self.ports.bound_to(port).is_some() => {
+            port if self.clients.ports.bound_to(port).is_some() => {
                 return Err(CoreError::PortInUse { port });
             }
             port => port,
         };
-        self.ports.bind(port, vqp);
+        self.clients.ports.bind(port, vqp);
         self.own_vqp(client, vqp)?.bound = NonZeroU16::new(port);
         Ok(port)
     }

@@ -9,7 +9,7 @@ use crate::{ClientId, Core, CoreError, VqpId};
 impl<D: Device> Core<D> {
     /// A client that is not closed.
     pub(crate) fn open_client(&mut self, client: ClientId) -> Result<&mut Client, CoreError> {
-        let entry = self.clients.get_mut(client).filter(|entry| !entry.closed);
+        let entry = self.clients.open.get_mut(client).filter(|entry| !entry.closed);
         entry.ok_or(CoreError::NoSuchClient(client))
     }
 
@@ -23,10 +23,10 @@ impl<D: Device> Core<D> {
     /// Lets go of a closed client of which nothing is left.
     pub(crate) fn forget_client(&mut self, id: ClientId) {
         // It may have gone with its last region.
-        let Some(client) = self.clients.get(id) else { return };
+        let Some(client) = self.clients.open.get(id) else { return };
         let has_gone = client.vqps.is_empty() && client.zombies == 0 && client.mrs == 0;
         if client.closed && has_gone {
-            self.clients.remove(id);
+            self.clients.open.remove(id);
         }
     }
 }

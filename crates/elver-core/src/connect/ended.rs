@@ -39,7 +39,7 @@ impl<D: Device> Core<D> {
         };
         let (client, token) = (vqp.client, vqp.token);
         vqp.phase = Phase::Idle;
-        count_off!(self.lookups.waiting, 1);
+        count_off!(self.discovery.lookups.waiting, 1);
         let result = found.and_then(|(via, lane)| {
             let attached = self.attach(id, peer, via, lane.map_or(Onto::Shared, Onto::Own));
             attached.map(|()| via).map_err(|_| ConnectError::Unreachable { gid: self.gid_of(peer) })

@@ -37,12 +37,12 @@ impl<D: Device> Core<D> {
 
     /// VQPs of a client, those included that messages made, without those that it is done with.
     pub fn vqps_of(&self, client: ClientId) -> u32 {
-        self.clients.get(client).map_or(0, |client| client.vqps.len() as u32)
+        self.clients.open.get(client).map_or(0, |client| client.vqps.len() as u32)
     }
 
     /// VQPs that their clients are done with, and that stay until nothing of theirs is on its way.
     pub fn vqps_going(&self) -> u32 {
-        self.clients.iter().map(|(_, client)| client.zombies).sum()
+        self.clients.open.iter().map(|(_, client)| client.zombies).sum()
     }
 
     /// All peers that are remembered.
@@ -65,18 +65,18 @@ impl<D: Device> Core<D> {
     #[inline(never)]
     pub fn stats(&self) -> Stats {
         Stats {
-            clients: u64::from(self.clients.len()),
+            clients: u64::from(self.clients.open.len()),
             vqps: u64::from(self.vqps.len()),
-            mrs: self.mrs.iter().count() as u64,
+            mrs: self.regions.local.iter().count() as u64,
             peers: u64::from(self.peers.slots.len()),
             rc_qps: u64::from(self.links.rc.len()),
             ends_untold: self.links.untold(),
             ends_given_up: self.links.reminders.given_up(),
-            dcis_down: self.outages.len() as u64,
-            accepted: self.accepts.now().into(),
+            dcis_down: self.datapath.outages.len() as u64,
+            accepted: self.clients.accepts.now().into(),
             control_resent: self.links.control.stats().retransmitted
                 + self.links.control.stats().answered_again,
-            completions: self.told.count,
+            completions: self.clients.told.count,
             control_busy: self.links.control.stats().busy,
             bugs: elver_verbs::bug::count(),
             control_stray: self.stats.control_stray + self.links.control.stats().stray,
@@ -92,8 +92,12 @@ impl<D: Device> Core<D> {
         // piece, which is what mlx5 takes.
         let wqe = 64 + 16 * u64::from(self.config.max_sge);
         let queues: u64 = self.lanes.qps.iter().map(|(_, qp)| u64::from(qp.depth) * wqe).sum();
-        let tables = self.lanes.bytes() + self.peers.bytes() + self.store.bytes();
-        queues + tables + self.ops.bytes() + self.lookups.bytes() + self.links.bytes()
+        let tables = self.lanes.bytes() + self.peers.bytes() + self.regions.of_peers.bytes();
+        queues
+            + tables
+            + self.datapath.ops.bytes()
+            + self.discovery.lookups.bytes()
+            + self.links.bytes()
     }
 
     /// Bytes that all VQPs take, their queues included. One that is connected and was never used

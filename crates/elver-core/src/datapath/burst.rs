@@ -8,11 +8,14 @@ use elver_verbs::{
 
 use crate::Core;
 use crate::VqpId;
+use crate::datapath::Datapath;
 use crate::datapath::plain::{BURST, Plain, post, posted, send_accesses, send_shorts};
 use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
+use crate::memory::Regions;
 use crate::memory::mr_store::{MrStore, RemoteMr};
+use crate::messaging::Messaging;
 use crate::vqp::sq_entry::{Bytes, SqEntry};
 use crate::vqp::{Fault, Vqp, Wait};
 
@@ -175,7 +178,16 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Burst {
         let query_at = Self::query_at(now);
-        let Core { vqps, store, device, pool, blank, mrs, qos, unread, lanes, .. } = self;
+        let Core {
+            vqps,
+            device,
+            pool,
+            lanes,
+            regions: Regions { of_peers: store, local: mrs, .. },
+            messaging: Messaging { blank, unread, .. },
+            datapath: Datapath { qos, .. },
+            ..
+        } = self;
         let mut burst = Burst::NONE;
         let Some(vqp) = vqps.get_mut(id) else {
             bug!("a VQP that is gone posts");
@@ -245,7 +257,17 @@ impl<D: Device> Core<D> {
 
     /// Posts a burst. Returns whether the device took all of it.
     fn post_burst(&mut self, id: VqpId, at: LaneIx, burst: &Burst, now: Time) -> bool {
-        let Core { vqps, lanes, peers, device, stats, links, config, qos, shorts, .. } = self;
+        let Core {
+            vqps,
+            lanes,
+            peers,
+            device,
+            stats,
+            links,
+            config,
+            datapath: Datapath { qos, shorts, .. },
+            ..
+        } = self;
         let Some(vqp) = vqps.get_mut(id) else {
             bug!("a VQP that is gone posts");
             return true;
@@ -312,13 +334,13 @@ impl<D: Device> Core<D> {
             }
             Check::Held => {
                 vqp.wait = Wait::Tokens;
-                self.qos.hold(id, now);
+                self.datapath.qos.hold(id, now);
                 self.stats.low_held += 1;
             }
             Check::NoCredit => vqp.wait = Wait::Credit,
             Check::NoSlot => {
                 vqp.wait = Wait::Slot;
-                self.slot_waiters.push_back(id);
+                self.datapath.slot_waiters.push_back(id);
             }
             Check::Refused => {
                 self.stats.mr_refusals += 1;

@@ -4,6 +4,7 @@ use elver_verbs::{AccessFault, Class, Device, MaybeSlot, Memory, SendOpcode, Tim
 
 use crate::Core;
 use crate::VqpId;
+use crate::datapath::Datapath;
 use crate::datapath::qos::Qos;
 use crate::datapath::recovery::Verdict;
 use crate::datapath::wr_id::SEQ_MASK;
@@ -22,7 +23,7 @@ impl<D: Device> Core<D> {
         status: WcStatus,
         now: Time,
     ) {
-        let Core { vqps, pool, qos, .. } = self;
+        let Core { vqps, pool, datapath: Datapath { qos, .. }, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else {
             self.stats.completions_unknown += 1;
             return;
@@ -80,7 +81,7 @@ impl<D: Device> Core<D> {
             self.stats.mr_leases_outlived += 1;
         }
         let mut count = 1;
-        let Core { vqps, pool, qos, .. } = self;
+        let Core { vqps, pool, datapath: Datapath { qos, .. }, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP with WRs on a lane is gone") };
         // Otherwise it is the second half of a WR that has ended with its first.
         let on_lane = behind < vqp.sq.posted.wrapping_sub(vqp.sq.done);

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use elver_verbs::{Device, Time};
 
 use crate::Core;
+use crate::datapath::Datapath;
 use crate::datapath::stalls::LOOK_NS;
 use crate::due::Alarm;
 use crate::ids::{LaneIx, QpIx};
@@ -15,19 +16,21 @@ impl<D: Device> Core<D> {
     /// there was anything.
     #[inline]
     pub(crate) fn attend_stalls(&mut self, now: Time) -> bool {
-        self.stalls.due.is_due(now) && self.look_at_heads(now)
+        self.datapath.stalls.due.is_due(now) && self.look_at_heads(now)
     }
 
     #[cold]
     fn look_at_heads(&mut self, now: Time) -> bool {
-        let due = self.stalls.due.get().unwrap_or(now);
+        let due = self.datapath.stalls.due.get().unwrap_or(now);
         let late = now.ns_since(due) > LOOK_NS / 2;
-        let mut lanes: Vec<LaneIx> = self.ops.iter().filter_map(|(_, op)| op.lane).collect();
+        let mut lanes: Vec<LaneIx> =
+            self.datapath.ops.iter().filter_map(|(_, op)| op.lane).collect();
         lanes.sort_unstable();
         lanes.dedup();
-        let more = self.ops.len() > 0;
-        self.stalls.due = if more { now.saturating_add_ns(LOOK_NS).into() } else { Alarm::NEVER };
-        let Core { stalls, lanes: all, device, .. } = self;
+        let more = self.datapath.ops.len() > 0;
+        self.datapath.stalls.due =
+            if more { now.saturating_add_ns(LOOK_NS).into() } else { Alarm::NEVER };
+        let Core { lanes: all, device, datapath: Datapath { stalls, .. }, .. } = self;
         let head = |lane: LaneIx| {
             let (qp, stream) = place_of(all.lanes[lane].kind, all.lanes[lane].qp);
             Some((lane, device.send_head(all.qps[qp].qp, stream)?))

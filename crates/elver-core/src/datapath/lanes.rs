@@ -14,7 +14,7 @@ impl<D: Device> Core<D> {
     /// So many physical WRs of a lane have completed.
     #[inline(always)] // At each completion.
     pub(crate) fn account(&mut self, lane: LaneIx, count: u32) {
-        self.lanes.completed(lane, count, &mut self.dirty_qps);
+        self.lanes.completed(lane, count, &mut self.datapath.dirty_qps);
     }
 
     /// Puts a VQP behind the others that wait for its lane.
@@ -67,6 +67,6 @@ impl<D: Device> Core<D> {
     pub(crate) fn is_down(&self, lane: LaneIx) -> bool {
         let entry = &self.lanes.lanes[lane];
         matches!(entry.kind, LaneKind::Dc { .. })
-            && self.outages.iter().any(|outage| outage.qp == entry.qp)
+            && self.datapath.outages.iter().any(|outage| outage.qp == entry.qp)
     }
 }

@@ -11,7 +11,7 @@ use crate::ids::OpId;
 impl<D: Device> Core<D> {
     /// The WR of an operation has completed.
     pub(crate) fn complete_op(&mut self, id: OpId, status: WcStatus, now: Time) {
-        let Some(op) = self.ops.get(id) else {
+        let Some(op) = self.datapath.ops.get(id) else {
             self.stats.completions_unknown += 1;
             return;
         };
@@ -27,7 +27,7 @@ impl<D: Device> Core<D> {
             let Some(path) = &self.lanes.lanes[lane].path else {
                 return bug!("the fate of an operation over DC is asked for");
             };
-            let psns = self.ops.get(id).map_or(1, |op| path.psns_of_op(op));
+            let psns = self.datapath.ops.get(id).map_or(1, |op| path.psns_of_op(op));
             return self.hold_flushed(lane, WrId::Op(id), psns);
         }
         self.account(lane, 1);
@@ -46,7 +46,7 @@ impl<D: Device> Core<D> {
 
     /// The WR of an operation succeeded or did not: the operation goes on, or ends.
     pub(crate) fn conclude_op(&mut self, id: OpId, ok: bool, now: Time) {
-        match self.ops.get(id).map(|op| &op.kind) {
+        match self.datapath.ops.get(id).map(|op| &op.kind) {
             Some(OpKind::Node { .. } | OpKind::Mr { .. }) => self.complete_lookup(id, ok, now),
             Some(OpKind::Probe { .. }) => self.probe_ended(id, ok, now),
             Some(OpKind::Gather(_)) => self.conclude_gather(id, ok, now),

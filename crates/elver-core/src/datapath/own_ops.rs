@@ -31,12 +31,12 @@ impl<D: Device> Core<D> {
             None if waits && self.way_comes(peer) => (None, None),
             None => return Err(kind),
         };
-        if self.ops.is_full() {
+        if self.datapath.ops.is_full() {
             return Err(kind);
         }
         let suspect = Suspect::default();
         let op = Op { lane, dest, peer, class, kind, work, abandoned: false, suspect };
-        let Some(id) = self.ops.insert_in_turn(op) else {
+        let Some(id) = self.datapath.ops.insert_in_turn(op) else {
             bug!("a table that is not full takes no operation");
             return Err(OpKind::Probe { asked_at: Time::ZERO });
         };
@@ -63,8 +63,10 @@ impl<D: Device> Core<D> {
 
     /// Posts an operation's WR, now or when there is a lane that has room.
     pub(crate) fn post_op(&mut self, id: OpId, now: Time) {
-        let Some(op) = self.ops.get(id) else { return bug!("an operation that is gone is posted") };
-        self.stalls.watch(now);
+        let Some(op) = self.datapath.ops.get(id) else {
+            return bug!("an operation that is gone is posted");
+        };
+        self.datapath.stalls.watch(now);
         let Some(lane) = op.lane else { return self.await_way(id, now) };
         let entry = &self.lanes.lanes[lane];
         if entry.takes_op(&self.lanes.qps[entry.qp]) {
@@ -80,7 +82,7 @@ impl<D: Device> Core<D> {
     /// Nobody waits for an operation any longer.
     pub(crate) fn abandon_op(&mut self, id: OpId) {
         // It may have ended, and its end not have been told yet.
-        if let Some(op) = self.ops.get_mut(id) {
+        if let Some(op) = self.datapath.ops.get_mut(id) {
             op.abandoned = true;
         }
     }
@@ -88,7 +90,7 @@ impl<D: Device> Core<D> {
     /// Puts an operation's WR on its lane. Returns whether it may still be done, and the device took
     /// it.
     pub(crate) fn send_op(&mut self, id: OpId, now: Time) -> bool {
-        let Some(op) = self.ops.get(id) else {
+        let Some(op) = self.datapath.ops.get(id) else {
             bug!("an operation that is gone is posted");
             return true;
         };
@@ -96,7 +98,7 @@ impl<D: Device> Core<D> {
         let is_late = match (&op.kind, &op.work) {
             (OpKind::Gather(gather), _) => gather.is_late(now),
             (OpKind::Node { .. } | OpKind::Probe { .. }, Work::Read { remote, .. }) => {
-                !self.lookups.servers.has_table(op.peer, remote.rkey)
+                !self.discovery.lookups.servers.has_table(op.peer, remote.rkey)
             }
             _ => false,
         };
@@ -153,7 +155,7 @@ impl<D: Device> Core<D> {
     /// Whether an operation may be done twice: it reads, or tells what means the same when it is told
     /// again. A grant does not: who heard it may have used it up.
     pub(crate) fn is_repeatable(&self, id: OpId) -> bool {
-        self.ops.get(id).is_some_and(|op| match &op.kind {
+        self.datapath.ops.get(id).is_some_and(|op| match &op.kind {
             OpKind::Message(note) => note.kind != Kind::Grant,
             OpKind::Node { .. } | OpKind::Probe { .. } | OpKind::Mr { .. } | OpKind::Gather(_) => {
                 true
@@ -163,14 +165,14 @@ impl<D: Device> Core<D> {
 
     /// Takes an operation that has ended off its peer; its buffer is free again.
     pub(crate) fn end_op(&mut self, id: OpId) -> Option<Op> {
-        let op = self.ops.remove(id)?;
+        let op = self.datapath.ops.remove(id)?;
         match op.work {
             Work::Read { buffer, .. } => self.pool.reads.give(buffer),
             Work::Send { slot, .. } => self.pool.sends.give(slot),
             Work::Gather => {}
         }
         if matches!(op.kind, OpKind::Message(_)) {
-            self.notes.sent_ended(op.peer);
+            self.messaging.notes.sent_ended(op.peer);
         }
         self.unpin(op.peer);
         Some(op)
@@ -179,7 +181,7 @@ impl<D: Device> Core<D> {
     /// The same for a READ of which nothing is needed any longer: it goes where it stands.
     pub(crate) fn discard_read(&mut self, id: OpId, peer: PeerId, buffer: u32) {
         self.pool.reads.give(buffer);
-        self.ops.discard(id);
+        self.datapath.ops.discard(id);
         self.unpin(peer);
     }
 
@@ -190,7 +192,7 @@ impl<D: Device> Core<D> {
 
     /// An operation waits for a link to its peer.
     pub(crate) fn await_way(&mut self, op: OpId, now: Time) {
-        let Some(entry) = self.ops.get_mut(op) else {
+        let Some(entry) = self.datapath.ops.get_mut(op) else {
             return bug!("an operation that is gone waits for a way");
         };
         (entry.lane, entry.dest) = (None, None);

@@ -36,7 +36,7 @@ impl<D: Device> Core<D> {
         if !matches!(entry.phase, Phase::Connecting | Phase::Connected | Phase::Moving) {
             return Err((0, refusal(entry)));
         }
-        let Some(owner) = self.clients.get_mut(client) else {
+        let Some(owner) = self.clients.open.get_mut(client) else {
             bug!("a VQP has no client");
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
@@ -52,7 +52,7 @@ impl<D: Device> Core<D> {
         let fit = &wrs[..wrs.len().min(room as usize)];
         entry.sq.reserve(fit.len() as u32);
         let mut at_once = None;
-        if let Some((lane, room)) = entry.free_lane(&self.lanes, &mut self.qos, now) {
+        if let Some((lane, room)) = entry.free_lane(&self.lanes, &mut self.datapath.qos, now) {
             let first = &fit[..fit.len().min(room.min(BURST) as usize)];
             let longest = match &self.lanes.lanes[lane].path {
                 Some(path) => path.one_packet.min(self.pool.max_length),
@@ -61,10 +61,15 @@ impl<D: Device> Core<D> {
             let plain = match first.first() {
                 Some(wr) if matches!(wr.op, SendOp::Send | SendOp::SendWithImm(_)) => {
                     let behind = self.pool.max_inline.saturating_sub(HEADER_BYTES as u32);
-                    let shorts = (&mut self.shorts[..], &self.blank);
-                    entry.accept_shorts(first, &mut self.mrs, shorts, longest.min(behind))
+                    let shorts = (&mut self.datapath.shorts[..], &self.messaging.blank);
+                    entry.accept_shorts(first, &mut self.regions.local, shorts, longest.min(behind))
                 }
-                _ => entry.accept_accesses(first, (&mut self.mrs, &self.store), longest, now),
+                _ => entry.accept_accesses(
+                    first,
+                    (&mut self.regions.local, &self.regions.of_peers),
+                    longest,
+                    now,
+                ),
             };
             let is_all = plain.count as usize == first.len();
             at_once = Some((lane, plain, is_all)).filter(|(_, plain, _)| plain.count > 0);
@@ -74,7 +79,7 @@ impl<D: Device> Core<D> {
             (Users::default(), plain.count as usize, plain.bytes);
         let mut result = Ok(());
         for wr in &fit[taken..] {
-            match entry.accept(&mut self.mrs, &mut users, &limits, wr) {
+            match entry.accept(&mut self.regions.local, &mut users, &limits, wr) {
                 Ok(length) => (taken, bytes) = (taken + 1, bytes + u64::from(length)),
                 Err(error) => {
                     result = Err((taken, error));
@@ -82,7 +87,7 @@ impl<D: Device> Core<D> {
                 }
             }
         }
-        self.mrs.add_users(users);
+        self.regions.local.add_users(users);
         if result.is_ok() && taken < wrs.len() {
             let full = completions == room;
             let capacity = if full { owner.limits.completions } else { entry.sq.max() };
@@ -133,7 +138,7 @@ impl<D: Device> Core<D> {
         let found = self.vqps.get_mut(vqp);
         let entry = found.filter(|entry| entry.is_of(client));
         let entry = entry.filter(|entry| entry.phase != Phase::Idle).ok_or(status)?;
-        let owner = self.clients.get_mut(client).ok_or(status)?;
+        let owner = self.clients.open.get_mut(client).ok_or(status)?;
         let is_first = !entry.phase.is_over() && entry.fault.is_none();
         // It may be refused for want of room, and its completion takes some too: as much as others.
         if entry.sq.room() == 0 || owner.pending >= owner.limits.completions.saturating_mul(2) {
@@ -194,7 +199,7 @@ impl<D: Device> Core<D> {
         if entry.phase.is_over() {
             return Err((0, refusal(entry)));
         }
-        let Some(owner) = self.clients.get_mut(client) else {
+        let Some(owner) = self.clients.open.get_mut(client) else {
             bug!("a VQP has no client");
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
@@ -204,7 +209,7 @@ impl<D: Device> Core<D> {
             let taken = if owner.pending >= capacity {
                 Err(PostError::QueueFull { capacity })
             } else {
-                entry.accept_recv(&self.mrs, self.config.max_sge, wr)
+                entry.accept_recv(&self.regions.local, self.config.max_sge, wr)
             };
             if let Err(error) = taken {
                 result = Err((index, error));

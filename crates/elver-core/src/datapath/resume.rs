@@ -26,7 +26,7 @@ impl<D: Device> Core<D> {
         }
         let ops = core::mem::take(&mut self.lanes.lanes[lane].ops);
         for op in ops {
-            let Some(peer) = self.ops.get(op).map(|op| op.peer) else {
+            let Some(peer) = self.datapath.ops.get(op).map(|op| op.peer) else {
                 bug!("an operation that waits on a lane is gone");
                 continue;
             };
@@ -40,17 +40,17 @@ impl<D: Device> Core<D> {
         }
         self.lanes.wait(lane);
         let qp = self.lanes.lanes[lane].qp;
-        self.lanes.freed(qp, &mut self.dirty_qps);
+        self.lanes.freed(qp, &mut self.datapath.dirty_qps);
     }
 
     /// An operation of the core's own takes another way than a lane that is gone, now or when there is
     /// one.
     fn send_op_elsewhere(&mut self, id: OpId, lane: LaneIx, now: Time) {
-        let Some((peer, class)) = self.ops.get(id).map(|op| (op.peer, op.class)) else {
+        let Some((peer, class)) = self.datapath.ops.get(id).map(|op| (op.peer, op.class)) else {
             return bug!("an operation that waits on a lane is gone");
         };
         if let Some((lane, dest)) = self.way_of_op(peer, class).filter(|(other, _)| *other != lane)
-            && let Some(op) = self.ops.get_mut(id)
+            && let Some(op) = self.datapath.ops.get_mut(id)
         {
             (op.lane, op.dest) = (Some(lane), dest);
             self.post_op(id, now);

@@ -2,6 +2,8 @@
 
 use elver_verbs::{Device, SendFlags, SendOpcode, Time, Wc, WcStatus};
 
+use crate::client::Clients;
+use crate::memory::Regions;
 use crate::memory::mr::Users;
 use crate::memory::regions::RELEASE_AGAIN_NS;
 use crate::vqp::phase::Phase;
@@ -20,7 +22,12 @@ impl<D: Device> Core<D> {
     /// Tells the WRs that are done, which are `count` and end as one ([`Vqp::ends_in_run`]).
     #[inline]
     pub(crate) fn retire_run(&mut self, id: VqpId, count: u32, now: Time) {
-        let Core { vqps, clients, mrs, told, .. } = self;
+        let Core {
+            vqps,
+            clients: Clients { open: clients, told, .. },
+            regions: Regions { local: mrs, .. },
+            ..
+        } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that tells of a WR is gone") };
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         vqp.sq.head = vqp.sq.done;
@@ -43,7 +50,12 @@ impl<D: Device> Core<D> {
     /// Tells the WRs that are done up to one that does not end plainly. Returns whether there is
     /// one, and it may end.
     fn retire_plain(&mut self, id: VqpId, now: Time) -> bool {
-        let Core { vqps, clients, mrs, told, .. } = self;
+        let Core {
+            vqps,
+            clients: Clients { open: clients, told, .. },
+            regions: Regions { local: mrs, .. },
+            ..
+        } = self;
         // One that has failed, and that its client is done with, has told all that it had, and is gone.
         let Some(vqp) = vqps.get_mut(id) else { return false };
         let Some(client) = clients.get_mut(vqp.client) else {
@@ -84,7 +96,14 @@ impl<D: Device> Core<D> {
     /// one that failed, or one that was flushed.
     #[inline(never)]
     fn retire_other(&mut self, id: VqpId, now: Time) {
-        let Core { vqps, clients, mrs, pool, told, device, .. } = self;
+        let Core {
+            vqps,
+            pool,
+            device,
+            clients: Clients { open: clients, told, .. },
+            regions: Regions { local: mrs, .. },
+            ..
+        } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that tells of a WR is gone") };
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         let seq = vqp.sq.head;
@@ -144,7 +163,7 @@ impl<D: Device> Core<D> {
 
     /// Ends the receives of a VQP in its error state.
     fn flush_receives(&mut self, id: VqpId) {
-        let Core { vqps, clients, told, .. } = self;
+        let Core { vqps, clients: Clients { open: clients, told, .. }, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that is gone is flushed") };
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         while vqp.rq.head != vqp.rq.tail {

@@ -49,7 +49,7 @@ impl<D: Device> Core<D> {
 
     /// Gives turns on the QPs where room was made.
     pub(crate) fn serve_dirty(&mut self, now: Time) {
-        while let Some(qp) = self.dirty_qps.pop() {
+        while let Some(qp) = self.datapath.dirty_qps.pop() {
             let phys = &mut self.lanes.qps[qp];
             phys.dirty = false;
             for _ in 0..phys.waiting.len() {
@@ -119,7 +119,7 @@ impl<D: Device> Core<D> {
     /// Lets VQPs go on that waited for send slots.
     pub(crate) fn serve_slot_waiters(&mut self, now: Time) {
         while self.pool.sends.available() > SLOTS_RESERVED
-            && let Some(id) = self.slot_waiters.pop_front()
+            && let Some(id) = self.datapath.slot_waiters.pop_front()
         {
             if let Some(vqp) = self.vqps.get_mut(id)
                 && vqp.wait == Wait::Slot

@@ -62,8 +62,8 @@ impl<D: Device> Core<D> {
         };
         // Its number was another's before, who may have sent the last message.
         let is_anothers = |(known, last): (Gid, PeerId)| last == peer && known != gid;
-        if self.sender_last.is_some_and(is_anothers) {
-            self.sender_last = None;
+        if self.messaging.sender_last.is_some_and(is_anothers) {
+            self.messaging.sender_last = None;
         }
         Some(peer)
     }
@@ -132,7 +132,7 @@ impl<D: Device> Core<D> {
     }
 
     pub(crate) fn is_meta_server(&self, peer: PeerId) -> bool {
-        self.lookups.servers.peers().any(|server| server == peer)
+        self.discovery.lookups.servers.peers().any(|server| server == peer)
     }
 
     /// Whether this node is a meta server, at which a peer can only look up over an RC QP.
@@ -197,7 +197,7 @@ impl<D: Device> Core<D> {
         if let Some(entry) = self.peers.get_mut(peer)
             && let Some(believed) = entry.record
         {
-            let disputed = self.lookups.news.disputes(entry.gid, believed, now);
+            let disputed = self.discovery.lookups.news.disputes(entry.gid, believed, now);
             entry.doubted = !is_server && entry.gid != self.gid && disputed;
         }
     }

@@ -27,7 +27,7 @@ impl<D: Device> Core<D> {
             self.overtake_lookup(peer, Some(server.record), now);
             list.push((peer, server.gid, server.nodes));
         }
-        for peer in self.lookups.servers.replace(self.gid, list) {
+        for peer in self.discovery.lookups.servers.replace(self.gid, list) {
             // What was told of a server while it was on the list was not heard.
             if !self.is_meta_server(peer)
                 && let Some(entry) = self.peers.get_mut(peer)
@@ -45,7 +45,8 @@ impl<D: Device> Core<D> {
 
     /// The meta server that is asked first.
     pub fn meta_server(&self) -> Option<Gid> {
-        let (peer, _) = self.lookups.servers.get(self.lookups.servers.preferred()?)?;
+        let (peer, _) =
+            self.discovery.lookups.servers.get(self.discovery.lookups.servers.preferred()?)?;
         self.peers.get(peer).map(|entry| entry.gid)
     }
 
@@ -55,7 +56,7 @@ impl<D: Device> Core<D> {
         if let Some(record) = record {
             self.peer_heard((gid, record.control_qpn), now);
         }
-        self.lookups.news.told(gid, record, now);
+        self.discovery.lookups.news.told(gid, record, now);
         let Some(peer) = self.peers.find(&gid) else { return };
         if gid == self.gid || self.is_meta_server(peer) {
             return;
@@ -94,15 +95,15 @@ impl<D: Device> Core<D> {
     /// memory.
     #[inline(never)]
     pub fn serve_meta(&mut self, capacity: u32) -> Result<MetaServer, CoreError> {
-        if self.served.is_none() {
+        if self.discovery.served.is_none() {
             let layout = layout(Layout::for_capacity(capacity, 16, NODE_RECORD_BYTES))?;
             let id = TableId { seed: self.rng.next_u64(), incarnation: self.rng.next_u32() };
             let (table, mr) = create_table(&mut self.device, self.pool.pd, layout, id, None)?;
-            self.served = Some(ServedTable { table, mr });
+            self.discovery.served = Some(ServedTable { table, mr });
             let (gid, record) = (self.gid, self.record);
             self.meta_put(gid, record)?;
         }
-        let served = self.served.as_ref().ok_or(CoreError::Device(no_table()))?;
+        let served = self.discovery.served.as_ref().ok_or(CoreError::Device(no_table()))?;
         let nodes = served.table.descriptor(served.mr.addr, served.mr.rkey);
         let nodes = nodes.map_err(|_| CoreError::Device(no_table()))?;
         Ok(MetaServer { gid: self.gid, record: self.record, nodes })
@@ -116,7 +117,7 @@ impl<D: Device> Core<D> {
     #[inline(never)]
     pub fn meta_put(&mut self, gid: Gid, record: NodeRecord) -> Result<(), CoreError> {
         let state = CoreError::State { state: "no meta server", call: "meta_put" };
-        let served = self.served.as_mut().ok_or(state)?;
+        let served = self.discovery.served.as_mut().ok_or(state)?;
         let limit = served.table.layout().capacity();
         let put = served.table.put(&gid.0, &record.encode());
         let full = CoreError::Limit { what: "nodes", limit, setting: "capacity of serve_meta" };
@@ -126,6 +127,6 @@ impl<D: Device> Core<D> {
     /// Takes a node out of the table; whether it was there.
     #[inline(never)]
     pub fn meta_remove(&mut self, gid: Gid) -> bool {
-        self.served.as_mut().is_some_and(|served| served.table.remove(&gid.0).is_ok())
+        self.discovery.served.as_mut().is_some_and(|served| served.table.remove(&gid.0).is_ok())
     }
 }

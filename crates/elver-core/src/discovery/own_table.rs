@@ -12,14 +12,14 @@ impl<D: Device> Core<D> {
     /// was given up while it slept, is not told what changes.
     pub(crate) fn served_record(&self, gid: Gid) -> Option<NodeRecord> {
         self.peers.find(&self.gid).filter(|own| self.is_meta_server(*own))?;
-        let value = self.served.as_ref()?.table.get(&gid.0).ok()??;
+        let value = self.discovery.served.as_ref()?.table.get(&gid.0).ok()??;
         NodeRecord::decode(&value).ok()
     }
 
     /// Whether a meta server is this node.
     pub(crate) fn serves(&self, server: u32) -> bool {
-        let via = self.lookups.servers.get(server).map(|(via, _)| via);
+        let via = self.discovery.lookups.servers.get(server).map(|(via, _)| via);
         let gid = via.and_then(|via| self.peers.get(via)).map(|peer| peer.gid);
-        self.served.is_some() && gid == Some(self.gid)
+        self.discovery.served.is_some() && gid == Some(self.gid)
     }
 }

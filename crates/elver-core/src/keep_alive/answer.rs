@@ -14,7 +14,7 @@ impl<D: Device> Core<D> {
     /// Whether this node turns by itself. One that turns only when its owner calls it may be silent for
     /// long, and tells its peers so: none of them takes it for dead. It does, unless this says otherwise.
     pub fn turns_by_itself(&mut self, turns: bool) {
-        self.turns = turns;
+        self.keep_alive.turns = turns;
     }
 
     /// A node asks whether this one is there. Who knows the Q_Key to ask is answered, known or not: with as
@@ -27,13 +27,13 @@ impl<D: Device> Core<D> {
         ports: PortsAsked,
     ) {
         self.stats.peers_assured += 1;
-        let answer = Answer::Alive { turns: self.turns, bound: self.bindings(ports) };
+        let answer = Answer::Alive { turns: self.keep_alive.turns, bound: self.bindings(ports) };
         self.links.control.answer_once(ControlAddr { gid, qpn, qkey }, id, answer);
     }
 
     /// The numbers of the bindings of ports.
     pub(crate) fn bindings(&self, ports: PortsAsked) -> PortsAsked {
-        ports.map(|port| self.ports.binding_of(port.map(NonZeroU16::get)?))
+        ports.map(|port| self.clients.ports.binding_of(port.map(NonZeroU16::get)?))
     }
 
     /// A node has answered that it is there.

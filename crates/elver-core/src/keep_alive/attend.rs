@@ -28,7 +28,7 @@ impl<D: Device> Core<D> {
 
     #[cold]
     fn keep_alive_due(&mut self, now: Time) -> bool {
-        let looks = self.keep_alive.tick(now, self.heard.until());
+        let looks = self.keep_alive.tick(now, self.arrivals.heard.until());
         if looks {
             self.look_at_peers(now);
         }

@@ -69,11 +69,11 @@ impl<D: Device> Core<D> {
         let account = self.open_client(client)?.limits.account;
         let info = self.device.reg_mr(self.pool.pd, memory.clone(), iova, access)?;
         let open = access.intersects(REMOTE);
-        if open && let Err(error) = self.valid_mrs.open(&info, access) {
+        if open && let Err(error) = self.regions.valid.open(&info, access) {
             self.device.dereg_mr(info.mr)?;
             return Err(CoreError::Device(error));
         }
-        self.mrs.insert(LocalMr {
+        self.regions.local.insert(LocalMr {
             memory,
             info,
             owner: client,
@@ -106,7 +106,7 @@ impl<D: Device> Core<D> {
     }
 
     fn has_mr_room(&mut self, client: ClientId) -> Result<(), CoreError> {
-        let full = self.mrs.is_full();
+        let full = self.regions.local.is_full();
         let limit = u64::from(self.config.max_mrs);
         let entry = self.open_client(client)?;
         if entry.mrs >= entry.limits.mrs {
@@ -124,17 +124,17 @@ impl<D: Device> Core<D> {
     #[inline(never)]
     pub fn open_region(&mut self, client: ClientId, rkey: u32, now: Time) -> Option<OpenRegion> {
         let account = self.open_client(client).ok()?.limits.account;
-        if self.guesses.holds(account, now) {
+        if self.discovery.guesses.holds(account, now) {
             self.stats.mr_keys_refused += 1;
             return None;
         }
         // Both keys of a region are one, as the soft device has it; of others' none is found.
-        let known = self.mrs.slot_of(rkey).and_then(|slot| self.mrs.get(slot));
+        let known = self.regions.local.slot_of(rkey).and_then(|slot| self.regions.local.get(slot));
         let is_it =
             |mr: &&LocalMr<D::Memory>| mr.info.rkey == rkey && mr.open && mr.closing.is_none();
         let Some(mr) = known.filter(is_it) else {
             self.stats.mr_keys_wrong += 1;
-            self.guesses.wrong(account, now);
+            self.discovery.guesses.wrong(account, now);
             return None;
         };
         let MrInfo { lkey, addr, length, .. } = mr.info;
@@ -156,8 +156,8 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<(), CoreError> {
         self.open_client(client)?;
-        let slot = self.mrs.slot_of(lkey).ok_or(CoreError::NoSuchMr { lkey })?;
-        let known = self.mrs.get(slot);
+        let slot = self.regions.local.slot_of(lkey).ok_or(CoreError::NoSuchMr { lkey })?;
+        let known = self.regions.local.get(slot);
         if known.is_none_or(|mr| mr.owner != client || mr.closing.is_some()) {
             return Err(CoreError::NoSuchMr { lkey });
         }
@@ -167,10 +167,10 @@ impl<D: Device> Core<D> {
 
     /// Begins to deregister all regions of a client that is gone.
     pub(crate) fn close_mrs_of(&mut self, client: ClientId, now: Time) {
-        let own = self.mrs.iter().filter(|(_, mr)| mr.owner == client);
+        let own = self.regions.local.iter().filter(|(_, mr)| mr.owner == client);
         let slots: alloc::vec::Vec<u32> = own.map(|(slot, _)| slot).collect();
         for slot in slots {
-            match self.mrs.get_mut(slot).and_then(|mr| mr.closing.as_mut()) {
+            match self.regions.local.get_mut(slot).and_then(|mr| mr.closing.as_mut()) {
                 Some(closing) => closing.token = None,
                 None => self.close_mr(slot, None, now),
             }
@@ -179,20 +179,20 @@ impl<D: Device> Core<D> {
 
     fn close_mr(&mut self, slot: u32, token: Option<u64>, now: Time) {
         let wait = self.record.terms.wait_ns();
-        let Some(mr) = self.mrs.get_mut(slot) else {
+        let Some(mr) = self.regions.local.get_mut(slot) else {
             return bug!("a region that is gone is closed");
         };
         let due = if mr.open { now.saturating_add_ns(wait) } else { now };
         mr.closing = Some(Closing { token, due });
         let (open, rkey) = (mr.open, mr.info.rkey);
         let late = due > now;
-        self.mrs.forget_hits();
+        self.regions.local.forget_hits();
         if open {
             // It was put in when the region was made, and only here it is taken out.
-            self.valid_mrs.close(rkey);
+            self.regions.valid.close(rkey);
         }
         if late {
-            self.mrs.close_at(slot, due);
+            self.regions.local.close_at(slot, due);
         } else {
             self.try_release_mr(slot, now);
         }
@@ -202,7 +202,11 @@ impl<D: Device> Core<D> {
     #[cold]
     pub(crate) fn release_mrs(&mut self, now: Time) {
         let due = |closing: Closing| closing.due <= now;
-        let slots = self.mrs.iter().filter(|(_, mr)| mr.is_unused() && mr.closing.is_some_and(due));
+        let slots = self
+            .regions
+            .local
+            .iter()
+            .filter(|(_, mr)| mr.is_unused() && mr.closing.is_some_and(due));
         let slots: alloc::vec::Vec<u32> = slots.map(|(slot, _)| slot).collect();
         for slot in slots {
             self.try_release_mr(slot, now);
@@ -212,17 +216,17 @@ impl<D: Device> Core<D> {
     /// Deregisters a region at the device, if nothing needs it any longer.
     pub(crate) fn try_release_mr(&mut self, slot: u32, now: Time) {
         // One that waited for its WRs alone may have gone with the last, ahead of its next try.
-        let Some(mr) = self.mrs.get(slot) else { return };
+        let Some(mr) = self.regions.local.get(slot) else { return };
         let Some(closing) = mr.closing.filter(|closing| closing.due <= now && mr.is_unused())
         else {
             return;
         };
         let (owner, handle) = (mr.owner, mr.info.mr);
         if !self.take_from_device(handle) {
-            return self.mrs.close_at(slot, now.saturating_add_ns(RELEASE_AGAIN_NS));
+            return self.regions.local.close_at(slot, now.saturating_add_ns(RELEASE_AGAIN_NS));
         }
-        self.mrs.remove(slot);
-        if let Some(client) = self.clients.get_mut(owner) {
+        self.regions.local.remove(slot);
+        if let Some(client) = self.clients.open.get_mut(owner) {
             count_off!(client.mrs, 1);
         }
         if let Some(token) = closing.token {
@@ -240,7 +244,7 @@ impl<D: Device> Core<D> {
     /// Lets go of what leases or messages were waited for that are over by now. Whether there was any.
     pub(crate) fn attend_mrs(&mut self, now: Time) -> bool {
         let mut busy = false;
-        while let Some(slot) = self.mrs.pop_closing(now) {
+        while let Some(slot) = self.regions.local.pop_closing(now) {
             self.try_release_mr(slot, now);
             busy = true;
         }
@@ -250,7 +254,7 @@ impl<D: Device> Core<D> {
     /// Closes what of ended messages could not be closed before. Whether there was any.
     pub(crate) fn attend_openings(&mut self, now: Time) -> bool {
         let again = now.saturating_add_ns(RELEASE_AGAIN_NS);
-        let closed = self.mrs.close_lingering(now, again, &mut self.device);
+        let closed = self.regions.local.close_lingering(now, again, &mut self.device);
         if closed {
             self.release_mrs(now);
         }

@@ -4,6 +4,8 @@ use elver_verbs::{Device, Memory, WcFlags, WcOpcode, WcStatus};
 
 use crate::Core;
 use crate::VqpId;
+use crate::client::Clients;
+use crate::memory::Regions;
 use crate::messaging::message::Header;
 use crate::vqp::recv_ring::RecvOutcome;
 
@@ -18,7 +20,13 @@ impl<D: Device> Core<D> {
         header: &Header,
         start: u64,
     ) -> bool {
-        let Core { vqps, clients, mrs, pool, told, .. } = self;
+        let Core {
+            vqps,
+            pool,
+            clients: Clients { open: clients, told, .. },
+            regions: Regions { local: mrs, .. },
+            ..
+        } = self;
         let Some(vqp) = vqps.get_mut(id) else { return false };
         let seq = vqp.rq.next;
         let is_free = vqp.rq.has_next() && vqp.rq.head == seq && vqp.backlog.is_none();

@@ -73,7 +73,7 @@ impl<D: Device> Core<D> {
     /// known, that is looked up.
     #[inline]
     fn sender_of(&mut self, gid: Gid, tag: u16, now: Time) -> Option<PeerId> {
-        if let Some((last, peer)) = self.sender_last
+        if let Some((last, peer)) = self.messaging.sender_last
             && gid == last
             && let Some(entry) = self.peers.get(peer)
             && (entry.tag == Some(tag) || entry.record.is_none())
@@ -89,7 +89,7 @@ impl<D: Device> Core<D> {
             return None;
         }
         let peer = self.peer_that_sends(gid)?;
-        self.sender_last = Some((gid, peer));
+        self.messaging.sender_last = Some((gid, peer));
         let entry = self.peers.get(peer)?;
         if entry.tag != Some(tag) && entry.record.is_some() {
             self.sender_differs(peer, now);
@@ -115,7 +115,7 @@ impl<D: Device> Core<D> {
         now: Time,
     ) -> Result<(), Refusal> {
         self.stats.messages_received += 1;
-        if let Some(refusal) = self.refusals.of((from, header.src_vqp), header.cookie) {
+        if let Some(refusal) = self.messaging.refusals.of((from, header.src_vqp), header.cookie) {
             return Err(refusal);
         }
         let (target, source) = self.target_of_message(from, header)?;
@@ -160,16 +160,16 @@ impl<D: Device> Core<D> {
             let key = (header.dst_port, header.tag, from, header.src_vqp);
             let port = NonZeroU16::new(header.dst_port);
             let binds = |vqp: &Vqp| vqp.bound == port && vqp.phase != Phase::Destroyed;
-            if let Some((target, source)) = self.accepts.last(key)
+            if let Some((target, source)) = self.clients.accepts.last(key)
                 && let accepted = Some((target, from, header.src_vqp))
                 && self.vqps.get(target).is_some_and(|vqp| binds(vqp))
                 && self.vqps.get(source).is_some_and(|vqp| vqp.takes_of(accepted))
             {
                 return Ok((target, Some(source)));
             }
-            let target = self.ports.bound_to(header.dst_port).ok_or(Refusal::Port)?;
+            let target = self.clients.ports.bound_to(header.dst_port).ok_or(Refusal::Port)?;
             let source = self.source_of(target, from, header)?;
-            self.accepts.set_last(key, target, source);
+            self.clients.accepts.set_last(key, target, source);
             return Ok((target, Some(source)));
         }
         let vqp = self.vqps.get(VqpId(header.dst_vqp));
@@ -216,7 +216,7 @@ impl<D: Device> Core<D> {
             let vqp = self.vqps.get(id).filter(|vqp| vqp.takes_of(Some(key)));
             vqp.is_some_and(|vqp| same || vqp.peer_tag == header.tag)
         };
-        if let Some(source) = self.accepts.hear(&key, nonce, takes) {
+        if let Some(source) = self.clients.accepts.hear(&key, nonce, takes) {
             return Ok(source);
         }
         if self.peers.is_spare(peer) && !self.takes_place(peer) {
@@ -244,8 +244,8 @@ impl<D: Device> Core<D> {
         }
         let vqps = &self.vqps;
         let is_there = |id| vqps.get(id).is_some_and(|vqp| vqp.accepted.is_some());
-        self.accepts.push(source, is_there);
-        if let Some(client) = self.clients.get_mut(client) {
+        self.clients.accepts.push(source, is_there);
+        if let Some(client) = self.clients.open.get_mut(client) {
             client.accepted.push(source, peer, is_there);
         }
         if let Some(entry) = self.peers.get_mut(peer) {
@@ -255,7 +255,7 @@ impl<D: Device> Core<D> {
             self.destroy(source, Time::ZERO);
             return Err(Refusal::Crowded);
         }
-        self.accepts.take_from(key, source, nonce);
+        self.clients.accepts.take_from(key, source, nonce);
         self.stats.accepts += 1;
         Ok(source)
     }

@@ -22,6 +22,7 @@
 use elver_verbs::{Device, Time, VqpState, WcStatus};
 
 use crate::ids::PeerId;
+use crate::messaging::Messaging;
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;
 use crate::vqp::Vqp;
@@ -61,7 +62,7 @@ impl<D: Device> Core<D> {
             src_vqp: header.dst_vqp,
             ..Note::to_sender(Kind::Query, 0, header.cookie)
         };
-        self.notes.tell(&mut self.stats, from, note);
+        self.messaging.notes.tell(&mut self.stats, from, note);
     }
 
     /// A VQP's message is with the receiver no longer.
@@ -106,7 +107,7 @@ impl<D: Device> Core<D> {
 
     /// The next message that is to be looked after, or that was read.
     fn next_unread(&mut self, now: Time) -> Option<(VqpId, u32)> {
-        let Core { unread, vqps, .. } = self;
+        let Core { vqps, messaging: Messaging { unread, .. }, .. } = self;
         let awaits = |id: VqpId, seq: u32| vqps.get(id).is_some_and(|vqp| vqp.awaits(seq));
         unread.pop(now, awaits)
     }
@@ -121,7 +122,7 @@ impl<D: Device> Core<D> {
         let note = match vqp.phase.state() {
             VqpState::Error if until.is_some_and(|until| until <= now) && !self.vouches(id) => {
                 // Its receiver may have stood still, and not know how long.
-                if self.mrs.close(id, seq, &mut self.device) {
+                if self.regions.local.close(id, seq, &mut self.device) {
                     if let Some(vqp) = self.vqps.get_mut(id) {
                         vqp.not_read(seq);
                     }
@@ -135,15 +136,15 @@ impl<D: Device> Core<D> {
             _ => None,
         };
         if let Some((peer, note)) = note {
-            self.notes.tell(&mut self.stats, peer, note);
+            self.messaging.notes.tell(&mut self.stats, peer, note);
         }
-        self.unread.look_after(Self::query_at(now), id, seq);
+        self.messaging.unread.look_after(Self::query_at(now), id, seq);
     }
 
     // The receiver's side.
 
     pub(crate) fn deny(&mut self, peer: PeerId, header: &Header) {
-        self.notes.tell(
+        self.messaging.notes.tell(
             &mut self.stats,
             peer,
             Note::to_sender(Kind::Unknown, header.src_vqp, header.cookie),
@@ -161,9 +162,9 @@ impl<D: Device> Core<D> {
         }
         incoming.ask_at = Self::query_at(now);
         let (peer, vqp) = incoming.from;
-        self.held.ask_later(incoming.ask_at, id);
+        self.messaging.held.ask_later(incoming.ask_at, id);
         let note = Note { src_vqp: id.0, ..Note::to_sender(Kind::Ask, vqp, incoming.cookie) };
-        self.notes.tell(&mut self.stats, peer, note);
+        self.messaging.notes.tell(&mut self.stats, peer, note);
     }
 
     // Both sides.
@@ -174,7 +175,7 @@ impl<D: Device> Core<D> {
         let id = if header.dst_vqp == 0 {
             // Of an earlier connection of a VQP with the same number, it means nothing to this one.
             let nonce = (header.cookie >> 32) as u32;
-            let accepted = |bound| self.accepts.get(&(bound, from, header.src_vqp));
+            let accepted = |bound| self.clients.accepts.get(&(bound, from, header.src_vqp));
             let accepted = self.target_of(header).and_then(accepted);
             accepted.filter(|(_, heard)| *heard == nonce).map(|(accepted, _)| accepted)
         } else {
@@ -187,7 +188,7 @@ impl<D: Device> Core<D> {
 
     /// A note has arrived, or the peer could not be told.
     pub(crate) fn note_ended(&mut self, peer: PeerId, note: Note, ok: bool, now: Time) {
-        self.notes.ended(peer, &note);
+        self.messaging.notes.ended(peer, &note);
         if !ok {
             self.stats.messages_lost += 1;
         }
@@ -215,7 +216,7 @@ impl<D: Device> Core<D> {
                 if let Some(at) = self.place_of(own, from, note.cookie) {
                     self.take_held(own, at);
                     // The next one gets its turn, not on top of this one's stack.
-                    self.held.ask_now(now, own);
+                    self.messaging.held.ask_now(now, own);
                 }
             }
             Kind::Nack => self.refusal_told((peer, note.dst_vqp), note.cookie, ok, now),

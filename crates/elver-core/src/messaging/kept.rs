@@ -7,6 +7,7 @@ use elver_verbs::{Device, Memory, Time, WcOpcode, WcStatus};
 
 use crate::Core;
 use crate::VqpId;
+use crate::client::Clients;
 use crate::ids::PeerId;
 use crate::messaging::backlog::{Backlog, Halted};
 use crate::messaging::incoming::{Body, Incoming};
@@ -30,7 +31,7 @@ impl<D: Device> Core<D> {
             Body::Held(_) => return Err(Refusal::Overrun),
         };
         let vqp = self.vqps.get_mut(target).ok_or(Refusal::Gone)?;
-        let account = self.clients.get(vqp.client).map_or(0, |client| client.limits.account);
+        let account = self.clients.open.get(vqp.client).map_or(0, |client| client.limits.account);
         let backlog =
             vqp.backlog.get_or_insert_with(|| Box::new(Backlog { account, ..Backlog::default() }));
         let account = backlog.account;
@@ -38,7 +39,7 @@ impl<D: Device> Core<D> {
         let held_max = self.config.backlog_bytes.saturating_mul(HELD_VQPS);
         let over = backlog.messages.len() >= self.config.backlog as usize
             || bytes > self.config.backlog_bytes
-            || !self.held.has_room(account, len.into(), held_max);
+            || !self.messaging.held.has_room(account, len.into(), held_max);
         let mut copy = alloc::vec![0; if over { 0 } else { len as usize }];
         if over || self.pool.memory.read(offset, &mut copy).is_err() {
             if backlog.messages.is_empty() {
@@ -48,7 +49,7 @@ impl<D: Device> Core<D> {
         }
         backlog.bytes = bytes;
         backlog.messages.push_back((incoming, copy));
-        self.held.add(account, len.into());
+        self.messaging.held.add(account, len.into());
         self.stats.messages_held += 1;
         Ok(())
     }
@@ -67,7 +68,7 @@ impl<D: Device> Core<D> {
         if backlog.messages.is_empty() {
             vqp.backlog = None;
         }
-        self.held.remove(account, bytes);
+        self.messaging.held.remove(account, bytes);
         self.resume_senders(id, resumed);
         taken
     }
@@ -77,7 +78,7 @@ impl<D: Device> Core<D> {
         let Some(backlog) = self.vqps.get_mut(id).and_then(|vqp| vqp.backlog.take()) else {
             return;
         };
-        self.held.remove(backlog.account, backlog.bytes);
+        self.messaging.held.remove(backlog.account, backlog.bytes);
         for (incoming, _) in backlog.messages {
             self.refuse(incoming.from, Refusal::Gone, incoming.cookie);
         }
@@ -100,7 +101,7 @@ impl<D: Device> Core<D> {
     /// asked again, until the sender would have to vouch for them anew.
     pub(crate) fn sender_found(&mut self, id: VqpId, peer: PeerId, asked: bool, now: Time) {
         if !asked {
-            return self.held.ask_later(Self::query_at(now), id);
+            return self.messaging.held.ask_later(Self::query_at(now), id);
         }
         let unread = |core: &Core<D>| {
             let backlog = core.vqps.get(id)?.backlog.as_ref()?;
@@ -117,7 +118,7 @@ impl<D: Device> Core<D> {
             self.refuse(incoming.from, Refusal::Unfit, incoming.cookie);
         }
         // Not on top of this one's stack.
-        self.held.ask_now(now, id);
+        self.messaging.held.ask_now(now, id);
     }
 
     /// A message did not get into its receive: both ends are told.
@@ -143,7 +144,7 @@ impl<D: Device> Core<D> {
         status: WcStatus,
         opcode: WcOpcode,
     ) {
-        let Core { vqps, clients, told, .. } = self;
+        let Core { vqps, clients: Clients { open: clients, told, .. }, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP whose receive ends is gone") };
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         vqp.end_receive(seq, RecvOutcome::of(incoming, status, opcode), client, told);

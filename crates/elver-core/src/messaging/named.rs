@@ -24,7 +24,7 @@ impl<D: Device> Core<D> {
 
     /// Until when a message that arrives now, or that its sender vouches for now, may be read.
     pub(crate) fn may_read_until(&self) -> Time {
-        self.heard.until().saturating_add_ns(READ_NS)
+        self.arrivals.heard.until().saturating_add_ns(READ_NS)
     }
 
     /// From when on nobody reads a message that nobody vouches for after `now`: it may have got its
@@ -51,8 +51,9 @@ impl<D: Device> Core<D> {
     /// Whether a query of a VQP's is on its way.
     pub(crate) fn vouches(&self, id: VqpId) -> bool {
         let query = |note: &Note| note.kind == Kind::Query && note.src_vqp == id.0;
-        self.notes.iter().any(|(_, note)| query(note))
+        self.messaging.notes.iter().any(|(_, note)| query(note))
             || self
+                .datapath
                 .ops
                 .iter()
                 .any(|(_, op)| matches!(&op.kind, OpKind::Message(note) if query(note)))
@@ -61,7 +62,7 @@ impl<D: Device> Core<D> {
     /// The VQP that a message goes to, if there is one.
     pub(crate) fn target_of(&self, header: &Header) -> Option<VqpId> {
         match header.dst_vqp {
-            0 => self.ports.bound_to(header.dst_port),
+            0 => self.clients.ports.bound_to(header.dst_port),
             vqp => Some(VqpId(vqp)),
         }
     }
@@ -80,7 +81,8 @@ impl<D: Device> Core<D> {
         };
         // Anybody asks, as often as he likes: only where something of his is being read is it looked for.
         let is_read = self.peers.get(peer).is_some_and(|entry| entry.reads > 0);
-        if self.notes.answer(from, cookie) || (is_read && self.ops.iter().any(|(_, op)| reads(op)))
+        if self.messaging.notes.answer(from, cookie)
+            || (is_read && self.datapath.ops.iter().any(|(_, op)| reads(op)))
         {
             return None;
         }

@@ -11,39 +11,43 @@ impl<D: Device> Core<D> {
     /// Tells the sender of a message that it was refused, and takes none of it that come behind.
     pub(crate) fn refuse(&mut self, to: Sender, refusal: Refusal, cookie: u64) {
         self.stats.messages_refused += 1;
-        self.refusals.refuse(to, refusal, cookie);
+        self.messaging.refusals.refuse(to, refusal, cookie);
         self.tell_refusal(to, refusal, cookie);
     }
 
     fn tell_refusal(&mut self, to: Sender, refusal: Refusal, cookie: u64) {
         let note = Note::to_sender(Kind::Nack, to.1, cookie);
         let note = Note { detail: refusal as u16, ..note };
-        if !self.notes.tell(&mut self.stats, to.0, note) {
-            self.refusals.tell_again(Self::query_at(self.heard.now()), to, cookie);
+        if !self.messaging.notes.tell(&mut self.stats, to.0, note) {
+            self.messaging.refusals.tell_again(
+                Self::query_at(self.arrivals.heard.now()),
+                to,
+                cookie,
+            );
         }
     }
 
     /// A sender was told of a refusal, or could not be told.
     pub(crate) fn refusal_told(&mut self, to: Sender, cookie: u64, ok: bool, now: Time) {
         if ok {
-            self.refusals.told(to, cookie);
+            self.messaging.refusals.told(to, cookie);
         } else if self.peers.get(to.0).is_none() {
-            self.refusals.forget(to);
+            self.messaging.refusals.forget(to);
         } else {
-            self.refusals.tell_again(Self::query_at(now), to, cookie);
+            self.messaging.refusals.tell_again(Self::query_at(now), to, cookie);
         }
     }
 
     /// Tells those again that did not hear of refusals. Whether there were any.
     #[inline]
     pub(crate) fn attend_refusals(&mut self, now: Time) -> bool {
-        self.refusals.next_due().is_some_and(|due| due <= now) && self.refusals_due(now)
+        self.messaging.refusals.next_due().is_some_and(|due| due <= now) && self.refusals_due(now)
     }
 
     #[cold]
     fn refusals_due(&mut self, now: Time) -> bool {
         let mut busy = false;
-        while let Some((to, refused)) = self.refusals.pop_due(now) {
+        while let Some((to, refused)) = self.messaging.refusals.pop_due(now) {
             if let Some((refusal, cookie)) = refused {
                 self.tell_refusal(to, refusal, cookie);
             }

@@ -52,10 +52,11 @@ impl<D: Device> Core<D> {
         }
         let entry = self.vqps.get_mut(vqp).ok_or(WcStatus::WrFlushErr)?;
         let (client, class) = (entry.client, entry.class);
-        let (slots, reads) = plan(&self.mrs, client, entry.rq.sges(seq), pieces, incoming.length)?;
+        let (slots, reads) =
+            plan(&self.regions.local, client, entry.rq.sges(seq), pieces, incoming.length)?;
         entry.reads += 1;
         for slot in &slots {
-            self.mrs.add_users(Users::one((*slot).into()));
+            self.regions.local.add_users(Users::one((*slot).into()));
         }
         let gather = Gather { vqp, seq, incoming: *incoming, slots, reads };
         let kind = OpKind::Gather(Box::new(gather));
@@ -80,7 +81,7 @@ impl<D: Device> Core<D> {
 
     /// A READ of a message has ended.
     pub(crate) fn conclude_gather(&mut self, id: OpId, ok: bool, now: Time) {
-        if let Some(op) = self.ops.get_mut(id)
+        if let Some(op) = self.datapath.ops.get_mut(id)
             && let OpKind::Gather(gather) = &mut op.kind
         {
             gather.reads.pop_front();
@@ -98,7 +99,11 @@ impl<D: Device> Core<D> {
         let status = if ok { WcStatus::Success } else { WcStatus::RemOpErr };
         self.end_receive(gather.vqp, gather.seq, &gather.incoming, status, WcOpcode::Recv);
         if ok {
-            self.notes.tell(&mut self.stats, to.0, Note::to_sender(Kind::Fin, to.1, cookie));
+            self.messaging.notes.tell(
+                &mut self.stats,
+                to.0,
+                Note::to_sender(Kind::Fin, to.1, cookie),
+            );
         } else {
             self.refuse(to, Refusal::Unfit, cookie);
         }
@@ -110,7 +115,7 @@ impl<D: Device> Core<D> {
     fn let_go(&mut self, gather: &Gather, now: Time) {
         let mut freed = false;
         for slot in &gather.slots {
-            freed |= self.mrs.remove_users(Users::one((*slot).into()));
+            freed |= self.regions.local.remove_users(Users::one((*slot).into()));
         }
         if let Some(vqp) = self.vqps.get_mut(gather.vqp) {
             count_off!(vqp.reads, 1);

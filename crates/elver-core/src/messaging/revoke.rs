@@ -25,7 +25,7 @@ impl<D: Device> Core<D> {
             if vqp.awaits(seq)
                 && let Some((peer, note)) = vqp.note(Kind::Revoke, seq)
             {
-                self.notes.tell(&mut self.stats, peer, note);
+                self.messaging.notes.tell(&mut self.stats, peer, note);
             }
         }
     }

@@ -4,8 +4,10 @@ use elver_verbs::{Device, Time, WcOpcode, WcStatus};
 
 use crate::Core;
 use crate::VqpId;
+use crate::client::Clients;
 use crate::discovery::peer::Waiter;
 use crate::ids::PeerId;
+use crate::memory::Regions;
 use crate::memory::mr::ScatterError;
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{Header, Kind};
@@ -16,7 +18,13 @@ impl<D: Device> Core<D> {
     /// Puts a message into the next receive of a VQP, which has one.
     #[inline]
     pub(crate) fn receive(&mut self, id: VqpId, incoming: &Incoming, body: &Body<'_>, now: Time) {
-        let Core { vqps, clients, mrs, pool, told, .. } = self;
+        let Core {
+            vqps,
+            pool,
+            clients: Clients { open: clients, told, .. },
+            regions: Regions { local: mrs, .. },
+            ..
+        } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that is gone receives") };
         let seq = vqp.rq.next;
         vqp.rq.next = seq.wrapping_add(1);
@@ -94,7 +102,7 @@ impl<D: Device> Core<D> {
     /// Looks at messages again that wait for receives, or to be read. Whether there were any.
     pub(crate) fn attend_held(&mut self, now: Time) -> bool {
         let mut busy = false;
-        while let Some(id) = self.held.pop_due(now) {
+        while let Some(id) = self.messaging.held.pop_due(now) {
             self.serve_backlog(id, now);
             busy = true;
         }

@@ -15,13 +15,13 @@ impl<D: Device> Core<D> {
     #[inline]
     pub(crate) fn tell_waiting(&mut self, now: Time) {
         while self.may_tell()
-            && let Some((peer, note)) = self.notes.pop_pending()
+            && let Some((peer, note)) = self.messaging.notes.pop_pending()
         {
             let Some(slot) = self.pool.sends.take() else {
                 return bug!("send slots that are free are none");
             };
             if !self.send_note(peer, note, slot, now) {
-                self.notes.was_not_sent(peer);
+                self.messaging.notes.was_not_sent(peer);
             }
         }
     }
@@ -31,12 +31,14 @@ impl<D: Device> Core<D> {
     #[inline]
     pub(crate) fn may_tell(&self) -> bool {
         let sends = &self.pool.sends;
-        !self.notes.is_idle() && sends.available() > 0 && self.notes.sent() < sends.count / 2
+        !self.messaging.notes.is_idle()
+            && sends.available() > 0
+            && self.messaging.notes.sent() < sends.count / 2
     }
 
     /// The peer that something is to be told to has sent a message, but nothing is known of it.
     fn look_up_for_note(&mut self, peer: PeerId, note: Note, now: Time) {
-        self.notes.await_address(peer, note);
+        self.messaging.notes.await_address(peer, note);
         let waits = |peer: &Peer| peer.waiting.contains(&Waiter::Notes);
         if !self.peers.get(peer).is_some_and(waits) {
             self.want_node(peer, Waiter::Notes, now);
@@ -46,7 +48,7 @@ impl<D: Device> Core<D> {
     /// A peer was looked up, to be told something. If nobody was there to ask, what became of its
     /// messages is kept for it, for nobody else would tell it.
     pub(crate) fn address_found(&mut self, peer: PeerId, found: bool, asked: bool, now: Time) {
-        for note in self.notes.looked_up(peer, found, asked, Self::query_at(now)) {
+        for note in self.messaging.notes.looked_up(peer, found, asked, Self::query_at(now)) {
             self.note_ended(peer, note, false, now);
         }
     }
@@ -54,7 +56,7 @@ impl<D: Device> Core<D> {
     /// Tells what waited until there may be somebody to ask. Whether there was anything.
     pub(crate) fn attend_notes(&mut self, now: Time) -> bool {
         let mut busy = false;
-        while self.notes.retry_due(now) {
+        while self.messaging.notes.retry_due(now) {
             busy = true;
         }
         busy
@@ -69,7 +71,8 @@ impl<D: Device> Core<D> {
             return false;
         }
         let Note { kind, detail, dst_port, dst_vqp, src_vqp, cookie } = note;
-        let header = Header { kind, detail, dst_port, dst_vqp, src_vqp, cookie, ..self.blank };
+        let header =
+            Header { kind, detail, dst_port, dst_vqp, src_vqp, cookie, ..self.messaging.blank };
         let written = self.pool.write_header(slot, &header);
         if written.is_err() {
             bug!("a slot has no room for a header");
@@ -77,7 +80,7 @@ impl<D: Device> Core<D> {
         let work = Work::Send { slot, length: HEADER_BYTES as u32 };
         match self.start_op(peer, Class::Low, OpKind::Message(note), work) {
             Ok(op) => {
-                self.notes.was_sent(peer);
+                self.messaging.notes.was_sent(peer);
                 self.post_op(op, now);
                 true
             }
@@ -91,9 +94,9 @@ impl<D: Device> Core<D> {
 
     /// A note could not be sent.
     fn note_dropped(&mut self, peer: PeerId, note: Note, now: Time) {
-        if self.ops.is_full() {
+        if self.datapath.ops.is_full() {
             // As where it is told.
-            self.notes.ended(peer, &note);
+            self.messaging.notes.ended(peer, &note);
             self.stats.messages_lost += 1;
             if note.kind == Kind::Nack {
                 self.refusal_told((peer, note.dst_vqp), note.cookie, false, now);

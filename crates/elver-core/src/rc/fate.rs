@@ -33,6 +33,7 @@ use elver_verbs::{Device, SendOpcode, Time};
 
 use crate::Core;
 use crate::VqpId;
+use crate::datapath::Datapath;
 use crate::datapath::ops::{OpKind, Work};
 use crate::datapath::wr_id::{SEQ_MASK, WrId};
 use crate::effects::Effect;
@@ -81,7 +82,7 @@ impl<D: Device> Core<D> {
     /// A WR of a VQP was flushed from an RC QP, and may have been executed. `behind` counts from the
     /// VQP's first WR that is not done.
     pub(crate) fn user_flushed(&mut self, id: VqpId, behind: u32, second: bool, now: Time) {
-        let Core { vqps, pool, lanes, qos, .. } = self;
+        let Core { vqps, pool, lanes, datapath: Datapath { qos, .. }, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP with WRs on a lane is gone") };
         let seq = vqp.sq.done.wrapping_add(behind);
         let Some(lane) = vqp.lane else { return bug!("a VQP with WRs on a lane has none") };
@@ -182,7 +183,7 @@ impl<D: Device> Core<D> {
             WrId::User { vqp, seq, .. } => self.vqps.get(vqp).is_some_and(|vqp| {
                 vqp.phase.is_connected() && vqp.sq.entry(seq).opcode == SendOpcode::Read
             }),
-            WrId::Op(op) => self.ops.get(op).is_some_and(|op| match op.work {
+            WrId::Op(op) => self.datapath.ops.get(op).is_some_and(|op| match op.work {
                 Work::Gather => true,
                 // What was executed is answered, and the core's own memory takes every answer.
                 Work::Read { .. } => fate == Fate::Unknown,
@@ -201,7 +202,7 @@ impl<D: Device> Core<D> {
         (fate, suspect): (Fate, bool),
         now: Time,
     ) {
-        let Core { vqps, pool, stats, qos, .. } = self;
+        let Core { vqps, pool, stats, datapath: Datapath { qos, .. }, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP with WRs on a lane is gone") };
         vqp.unsure = false;
         if !vqp.phase.is_connected() {
@@ -245,8 +246,10 @@ impl<D: Device> Core<D> {
 
     /// The fate of an operation of the core's own is known.
     fn settle_op(&mut self, id: OpId, lane: LaneIx, (fate, suspect): (Fate, bool)) {
-        let suspected = suspect && self.ops.get_mut(id).is_some_and(|op| !op.suspect.is_cleared(0));
-        let tells = self.ops.get(id).is_some_and(|op| matches!(op.kind, OpKind::Message(_)));
+        let suspected =
+            suspect && self.datapath.ops.get_mut(id).is_some_and(|op| !op.suspect.is_cleared(0));
+        let tells =
+            self.datapath.ops.get(id).is_some_and(|op| matches!(op.kind, OpKind::Message(_)));
         match fate {
             Fate::Executed if tells => self.effects.push(Effect::Conclude { op: id, ok: true }),
             Fate::Unknown if !self.is_repeatable(id) => {

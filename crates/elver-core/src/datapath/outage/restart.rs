@@ -11,12 +11,12 @@ use crate::pool::lane::LaneState;
 impl<D: Device> Core<D> {
     /// When a DCI that is down is tried again.
     pub(crate) fn next_restart(&self) -> Option<Time> {
-        self.outages.iter().map(|outage| outage.due).min()
+        self.datapath.outages.iter().map(|outage| outage.due).min()
     }
 
     /// Sets a DCI up anew, all streams of which failed at once, when nothing is outstanding on any.
     pub(crate) fn try_restart_dci(&mut self, qp: QpIx, now: Time) {
-        let down = self.outages.iter().any(|outage| outage.qp == qp);
+        let down = self.datapath.outages.iter().any(|outage| outage.qp == qp);
         if down || self.lanes.qps[qp].posted > 0 {
             return;
         }
@@ -27,8 +27,8 @@ impl<D: Device> Core<D> {
     /// Tries DCIs that are down and whose time has come. Returns whether there was one.
     pub(crate) fn retry_dcis(&mut self, now: Time) -> bool {
         let mut busy = false;
-        while let Some(at) = self.outages.iter().position(|outage| outage.due <= now) {
-            let outage = self.outages.swap_remove(at);
+        while let Some(at) = self.datapath.outages.iter().position(|outage| outage.due <= now) {
+            let outage = self.datapath.outages.swap_remove(at);
             self.restart_dci(outage, now);
             busy = true;
         }
@@ -50,7 +50,7 @@ impl<D: Device> Core<D> {
         let late = now.ns_since(outage.since) >= PATIENCE_NS;
         outage.due = now.saturating_add_ns(outage.wait_ns);
         outage.wait_ns = (2 * outage.wait_ns).min(RETRY_NS_MAX);
-        self.outages.push(outage);
+        self.datapath.outages.push(outage);
         for lane in lanes {
             // The device would refuse what the idle ones are given.
             self.lanes.lanes[lane].state = LaneState::Failing;
@@ -107,12 +107,12 @@ impl<D: Device> Core<D> {
         }
         let class = self.lanes.class_of(self.lanes.lanes[lane].qp);
         for id in core::mem::take(&mut self.lanes.lanes[lane].ops) {
-            let Some(peer) = self.ops.get(id).map(|op| op.peer) else {
+            let Some(peer) = self.datapath.ops.get(id).map(|op| op.peer) else {
                 bug!("an operation that waits on a lane is gone");
                 continue;
             };
             let way = self.way_of_op(peer, class).filter(|(other, _)| *other != lane);
-            if let Some(op) = self.ops.get_mut(id)
+            if let Some(op) = self.datapath.ops.get_mut(id)
                 && let Some((lane, dest)) = way
                 && dead != Some(peer)
             {

@@ -10,11 +10,11 @@ impl<D: Device> Core<D> {
     /// whether one did.
     pub(crate) fn release_held(&mut self, now: Time) -> bool {
         let mut busy = false;
-        for _ in 0..self.qos.held.len() {
-            if self.qos.due > now {
+        for _ in 0..self.datapath.qos.held.len() {
+            if self.datapath.qos.due > now {
                 break;
             }
-            let Some(id) = self.qos.held.pop_front() else {
+            let Some(id) = self.datapath.qos.held.pop_front() else {
                 bug!("VQPs that waited for tokens are fewer");
                 break;
             };

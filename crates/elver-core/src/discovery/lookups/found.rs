@@ -17,7 +17,7 @@ use crate::{ConnectError, Core};
 impl<D: Device> Core<D> {
     /// A READ of a look-up has ended.
     pub(crate) fn complete_lookup(&mut self, id: OpId, ok: bool, now: Time) {
-        let Some(op) = self.ops.get_mut(id) else {
+        let Some(op) = self.datapath.ops.get_mut(id) else {
             return bug!("an operation that has ended is gone");
         };
         let Op { peer: asked, kind, work, abandoned, .. } = op;
@@ -27,7 +27,7 @@ impl<D: Device> Core<D> {
         let (OpKind::Node { lookup, .. } | OpKind::Mr { lookup, .. }) = kind else {
             return bug!("a look-up is none");
         };
-        let step = match self.lookups.cluster.get_mut(..*length as usize) {
+        let step = match self.discovery.lookups.cluster.get_mut(..*length as usize) {
             Some(bytes) if ok && !*abandoned => {
                 let read = self.pool.memory.read(self.pool.reads.offset(*buffer), bytes);
                 read.ok().and_then(|()| lookup.feed(bytes).ok())
@@ -55,7 +55,7 @@ impl<D: Device> Core<D> {
         };
         if let (OpKind::Node { asked_at, .. }, true) = (&*kind, ok) {
             // Also one that came too late for its look-up tells how far its server is.
-            self.lookups.servers.answered(*asked, now.ns_since(*asked_at));
+            self.discovery.lookups.servers.answered(*asked, now.ns_since(*asked_at));
         }
         let (asked, buffer, abandoned, table) = (*asked, *buffer, *abandoned, remote.rkey);
         let (node, region) = match *kind {
@@ -87,11 +87,11 @@ impl<D: Device> Core<D> {
                     }
                     None => return self.ask_next(peer, server, tried, now),
                 };
-                self.lookups.nodes.end();
+                self.discovery.lookups.nodes.end();
                 self.node_found(peer, found, now);
             }
             (_, Some((rkey, account, asked_at))) => {
-                self.lookups.mrs.ended(account, asked, ok, now);
+                self.discovery.lookups.mrs.ended(account, asked, ok, now);
                 if abandoned {
                     // Who waited was told, or waits for another one.
                     return self.start_mr_lookups(now);
@@ -148,18 +148,18 @@ impl<D: Device> Core<D> {
                 Waiter::Notes => self.address_found(peer, found.is_ok(), asked, now),
             }
         }
-        self.lookups.no_waiters = waiting;
+        self.discovery.lookups.no_waiters = waiting;
         self.peers.rest(peer);
         self.serve_strangers(peer, now);
     }
 
     /// The owner of a region was looked up, or could not be.
     fn owner_found(&mut self, region: Region, account: u64, found: bool, now: Time) {
-        self.lookups.mrs.ended(account, region.0, false, now);
+        self.discovery.lookups.mrs.ended(account, region.0, false, now);
         // It may have ended meanwhile, and even have begun anew.
-        if self.lookups.mrs.stage(region) == Some(Stage::Node) {
+        if self.discovery.lookups.mrs.stage(region) == Some(Stage::Node) {
             if found {
-                self.lookups.mrs.enqueue(region);
+                self.discovery.lookups.mrs.enqueue(region);
             } else {
                 self.mr_found(region.0, region.1, None, now, now);
             }
@@ -177,16 +177,17 @@ impl<D: Device> Core<D> {
         last: Time,
         now: Time,
     ) {
-        let Some(MrLookup { account, waiting, .. }) = self.lookups.mrs.end((peer, rkey)) else {
+        let Some(MrLookup { account, waiting, .. }) = self.discovery.lookups.mrs.end((peer, rkey))
+        else {
             return bug!("a region was found that nobody looks up");
         };
         if let Some(None) = found {
             self.stats.mr_keys_wrong += 1;
-            self.guesses.wrong(account, now);
+            self.discovery.guesses.wrong(account, now);
         }
         match found {
-            Some(Some(mr)) => self.store.put(peer, rkey, mr),
-            _ => self.store.forget(peer, rkey),
+            Some(Some(mr)) => self.regions.of_peers.put(peer, rkey, mr),
+            _ => self.regions.of_peers.forget(peer, rkey),
         }
         for id in waiting {
             let Some(vqp) = self.vqps.get_mut(id) else { continue };

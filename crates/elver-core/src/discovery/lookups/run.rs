@@ -25,7 +25,7 @@ impl<D: Device> Core<D> {
         // One whose message waits may be forgotten, if no VQP is connected to it.
         let Some(entry) = self.peers.get_mut(peer) else { return };
         if entry.waiting.capacity() == 0 {
-            entry.waiting = core::mem::take(&mut self.lookups.no_waiters);
+            entry.waiting = core::mem::take(&mut self.discovery.lookups.no_waiters);
         }
         entry.waiting.push(waiter);
         self.refresh_node(peer, now);
@@ -40,7 +40,7 @@ impl<D: Device> Core<D> {
             return;
         }
         entry.lookup = PeerLookup::Queued;
-        self.lookups.nodes.enqueue(peer);
+        self.discovery.lookups.nodes.enqueue(peer);
         if self.reaches_meta_server() || self.awaits_meta_link() {
             self.start_lookups(now);
         } else {
@@ -69,17 +69,17 @@ impl<D: Device> Core<D> {
 
     /// Starts look-ups of nodes that wait, in order.
     pub(crate) fn start_lookups(&mut self, now: Time) {
-        while let Some(peer) = self.lookups.nodes.next(self.config.storm.lookups_max) {
+        while let Some(peer) = self.discovery.lookups.nodes.next(self.config.storm.lookups_max) {
             if self.awaits_meta_link() {
                 return;
             }
-            let Some(first) = self.lookups.servers.preferred() else {
-                self.lookups.nodes.pass();
+            let Some(first) = self.discovery.lookups.servers.preferred() else {
+                self.discovery.lookups.nodes.pass();
                 self.look_up_ended(peer, Err(ConnectError::NoMetaServer { tried: 0 }));
                 continue;
             };
             if self.serves(first) {
-                self.lookups.nodes.pass();
+                self.discovery.lookups.nodes.pass();
                 self.stats.lookups += 1;
                 let gid = self.gid_of(peer);
                 let found = self.served_record(gid).ok_or(ConnectError::NoSuchNode { gid });
@@ -87,7 +87,7 @@ impl<D: Device> Core<D> {
                 continue;
             }
             let Some(buffer) = self.pool.reads.take() else { return };
-            self.lookups.nodes.start();
+            self.discovery.lookups.nodes.start();
             self.stats.lookups += 1;
             self.ask(peer, first, 1, buffer, now);
             self.measure_servers(now);
@@ -97,8 +97,8 @@ impl<D: Device> Core<D> {
     /// Reads this node's own record at servers that are to be measured, if nobody needs the buffers.
     fn measure_servers(&mut self, now: Time) {
         while self.pool.reads.available() > self.pool.reads.count / 2
-            && let Some(index) = self.lookups.servers.next_probe(now)
-            && let Some((via, nodes)) = self.lookups.servers.get(index)
+            && let Some(index) = self.discovery.lookups.servers.next_probe(now)
+            && let Some((via, nodes)) = self.discovery.lookups.servers.get(index)
             && let Ok(lookup) = Lookup::new(&nodes, &self.gid.0)
             && let Some(buffer) = self.pool.reads.take()
         {
@@ -112,7 +112,7 @@ impl<D: Device> Core<D> {
                 Err(_) => {
                     self.pool.reads.give(buffer);
                     // It is not asked for again before it may be reached.
-                    self.lookups.servers.failed(via, now);
+                    self.discovery.lookups.servers.failed(via, now);
                 }
             }
         }
@@ -123,9 +123,9 @@ impl<D: Device> Core<D> {
         let Some(op) = self.end_op(id) else { return bug!("an operation that has ended is gone") };
         let OpKind::Probe { asked_at } = op.kind else { return bug!("a probe is none") };
         if ok {
-            self.lookups.servers.answered(op.peer, now.ns_since(asked_at));
+            self.discovery.lookups.servers.answered(op.peer, now.ns_since(asked_at));
         } else {
-            self.lookups.servers.failed(op.peer, now);
+            self.discovery.lookups.servers.failed(op.peer, now);
         }
     }
 
@@ -138,7 +138,7 @@ impl<D: Device> Core<D> {
 
     /// Asks a meta server for a peer; returns whether it can be asked.
     fn asks(&mut self, peer: PeerId, server: u32, tried: u32, buffer: u32, now: Time) -> bool {
-        let Some((via, nodes)) = self.lookups.servers.get(server) else {
+        let Some((via, nodes)) = self.discovery.lookups.servers.get(server) else {
             self.pool.reads.give(buffer);
             return false;
         };
@@ -171,18 +171,18 @@ impl<D: Device> Core<D> {
         if let Some(entry) = self.peers.get_mut(peer) {
             entry.lookup = PeerLookup::Running { op, tried, server, deadline, late };
         }
-        self.lookups.nodes.expect_by(deadline, peer);
+        self.discovery.lookups.nodes.expect_by(deadline, peer);
     }
 
     /// A meta server gave no answer: the next one is asked, and another one first from now on.
     pub(crate) fn ask_next(&mut self, peer: PeerId, mut server: u32, mut tried: u32, now: Time) {
-        let count = self.lookups.servers.len();
+        let count = self.discovery.lookups.servers.len();
         loop {
-            if let Some((silent, _)) = self.lookups.servers.get(server) {
-                self.lookups.servers.failed(silent, now);
+            if let Some((silent, _)) = self.discovery.lookups.servers.get(server) {
+                self.discovery.lookups.servers.failed(silent, now);
             }
             if tried >= count {
-                self.lookups.nodes.end();
+                self.discovery.lookups.nodes.end();
                 return self.look_up_ended(peer, Err(ConnectError::NoMetaServer { tried: count }));
             }
             self.stats.lookups_failed_over += 1;
@@ -191,7 +191,7 @@ impl<D: Device> Core<D> {
                 if let Some(entry) = self.peers.get_mut(peer) {
                     entry.lookup = PeerLookup::Queued;
                 }
-                return self.lookups.nodes.put_back(peer);
+                return self.discovery.lookups.nodes.put_back(peer);
             };
             (server, tried) = ((server + 1) % count, tried + 1);
             if self.asks(peer, server, tried, buffer, now) {
@@ -202,7 +202,7 @@ impl<D: Device> Core<D> {
 
     /// Whether a meta server has another table than the one that was asked, by its key.
     pub(crate) fn is_news(&self, server: u32, table: u32) -> bool {
-        self.lookups.servers.get(server).is_some_and(|(_, nodes)| nodes.rkey() != table)
+        self.discovery.lookups.servers.get(server).is_some_and(|(_, nodes)| nodes.rkey() != table)
     }
 
     /// What a peer is now was told while it is being looked up: what is on its way may be what it was.
@@ -212,7 +212,7 @@ impl<D: Device> Core<D> {
         self.abandon_op(op);
         match record {
             Some(record) => {
-                self.lookups.nodes.end();
+                self.discovery.lookups.nodes.end();
                 self.look_up_ended(peer, Ok(record));
             }
             None => match self.pool.reads.take() {
@@ -227,7 +227,7 @@ impl<D: Device> Core<D> {
         let mut busy = false;
         while let Some((due, peer)) = {
             let peers = &self.peers;
-            self.lookups.nodes.next_late(now, |peer| peers.get(peer)?.lookup.deadline())
+            self.discovery.lookups.nodes.next_late(now, |peer| peers.get(peer)?.lookup.deadline())
         } {
             let lookup = self.peers.get(peer).map(|entry| entry.lookup);
             let Some(PeerLookup::Running { op, tried, server, late, .. }) = lookup else {
@@ -253,14 +253,15 @@ impl<D: Device> Core<D> {
         left: u32,
     ) -> Result<u32, CoreError> {
         let account = self.open_client(client)?.limits.account;
-        let begun = self.lookups.warms.begin((client, account), token, left);
+        let begun = self.discovery.lookups.warms.begin((client, account), token, left);
         let limit = |limit| CoreError::Limit { what: "warm calls", limit, setting: "warm" };
         begun.map_err(|most| limit(most as u64))
     }
 
     /// One of a `warm` call's peers is at hand, or cannot be.
     pub(crate) fn warmed(&mut self, warm: u32, ok: bool) {
-        if let Some(Warm { client, token, ready, failed, .. }) = self.lookups.warms.hear(warm, ok)
+        if let Some(Warm { client, token, ready, failed, .. }) =
+            self.discovery.lookups.warms.hear(warm, ok)
             && self.open_client(client).is_ok()
         {
             self.events.push_back(Event::Warmed { client, token, ready, failed });

@@ -22,27 +22,27 @@ impl<D: Device> Core<D> {
             return bug!("a VQP that is gone uses a region");
         };
         let was_there = vqp.was_there(rkey);
-        let account = self.clients.get(vqp.client).map_or(0, |client| client.limits.account);
-        if !was_there && self.guesses.holds(account, now) {
+        let account = self.clients.open.get(vqp.client).map_or(0, |client| client.limits.account);
+        if !was_there && self.discovery.guesses.holds(account, now) {
             self.stats.mr_keys_refused += 1;
             return self.fail_access(id, AccessFault::Distrusted, now);
         }
         vqp.wait = Wait::Mr;
-        self.lookups.mrs.want((peer, rkey), (account, was_there), id, now);
-        if self.lookups.mrs.is_crowded() {
+        self.discovery.lookups.mrs.want((peer, rkey), (account, was_there), id, now);
+        if self.discovery.lookups.mrs.is_crowded() {
             let vqps = &self.vqps;
             let waits = |region, id| vqps.get(id).is_some_and(|vqp| vqp.waits_for(region));
-            self.lookups.mrs.purge(waits);
+            self.discovery.lookups.mrs.purge(waits);
         }
         self.start_mr_lookups(now);
     }
 
     pub(crate) fn start_mr_lookups(&mut self, now: Time) {
         while self.pool.reads.available() > 0
-            && let Some((region, account, guess)) = self.lookups.mrs.next()
+            && let Some((region, account, guess)) = self.discovery.lookups.mrs.next()
         {
             let (peer, rkey) = region;
-            if guess && self.guesses.holds(account, now) {
+            if guess && self.discovery.guesses.holds(account, now) {
                 // It has guessed too often while this waited.
                 self.guess_refused(region);
                 continue;
@@ -50,7 +50,7 @@ impl<D: Device> Core<D> {
             let record = self.peers.get(peer).and_then(|entry| entry.record);
             if record.is_none() && self.peers.get(peer).is_some() {
                 // It did not answer over DC once, but it does over an RC QP.
-                self.lookups.mrs.begin(region, Stage::Node, now);
+                self.discovery.lookups.mrs.begin(region, Stage::Node, now);
                 self.want_node(peer, Waiter::Region { rkey, account }, now);
                 continue;
             }
@@ -62,11 +62,11 @@ impl<D: Device> Core<D> {
                 Some(op) => {
                     self.stats.mr_lookups += 1;
                     self.stats.mr_lookup_reads += 1;
-                    self.lookups.mrs.begin(region, Stage::Running(op), now);
+                    self.discovery.lookups.mrs.begin(region, Stage::Running(op), now);
                     self.post_op(op, now);
                 }
                 None => {
-                    self.lookups.mrs.give_up(region);
+                    self.discovery.lookups.mrs.give_up(region);
                     self.effects.push(Effect::NoRegion { peer, rkey });
                 }
             }
@@ -75,7 +75,7 @@ impl<D: Device> Core<D> {
 
     /// A region is not looked up for whom it was to be. Another who waits may have it looked up.
     fn guess_refused(&mut self, region: Region) {
-        let Some(MrLookup { waiting, .. }) = self.lookups.mrs.end(region) else {
+        let Some(MrLookup { waiting, .. }) = self.discovery.lookups.mrs.end(region) else {
             return bug!("a region is not looked up that nobody wanted");
         };
         for id in waiting {
@@ -109,12 +109,12 @@ impl<D: Device> Core<D> {
     /// Ends look-ups whose owners do not get on. Whether there were any.
     pub(crate) fn expire_mr_lookups(&mut self, now: Time) -> bool {
         let mut busy = false;
-        while let Some(((peer, rkey), stage)) = self.lookups.mrs.next_late(now) {
+        while let Some(((peer, rkey), stage)) = self.discovery.lookups.mrs.next_late(now) {
             if let Stage::Running(op) = stage {
                 self.abandon_op(op);
             }
             self.stats.mr_lookups_late += 1;
-            self.lookups.mrs.give_up((peer, rkey));
+            self.discovery.lookups.mrs.give_up((peer, rkey));
             self.effects.push(Effect::NoRegion { peer, rkey });
             busy = true;
         }
@@ -124,17 +124,17 @@ impl<D: Device> Core<D> {
     /// A peer has started anew: none of the regions that it had is there any longer, and what is
     /// being asked about them is not answered by who has them now: they are asked for anew.
     pub(crate) fn forget_regions(&mut self, peer: PeerId) {
-        self.store.forget_peer(peer);
+        self.regions.of_peers.forget_peer(peer);
         let vqps: Vec<VqpId> = self.vqps_to(peer).map(|(id, _)| id).collect();
         for id in vqps {
             if let Some(vqp) = self.vqps.get_mut(id) {
                 (vqp.remote_key, vqp.remote) = Vqp::NO_REMOTE;
             }
         }
-        for region in self.lookups.mrs.running_at(peer) {
-            if let Some(Stage::Running(op)) = self.lookups.mrs.stage(region) {
+        for region in self.discovery.lookups.mrs.running_at(peer) {
+            if let Some(Stage::Running(op)) = self.discovery.lookups.mrs.stage(region) {
                 self.abandon_op(op);
-                self.lookups.mrs.enqueue(region);
+                self.discovery.lookups.mrs.enqueue(region);
                 self.effects.push(Effect::StartMrLookups);
             }
         }

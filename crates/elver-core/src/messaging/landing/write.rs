@@ -7,7 +7,9 @@ use crate::Core;
 use crate::VqpId;
 use crate::datapath::wr_id::WrId;
 use crate::ids::LandingId;
+use crate::memory::Regions;
 use crate::memory::mr::Users;
+use crate::messaging::Messaging;
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::Refusal;
 
@@ -49,7 +51,12 @@ impl<D: Device> Core<D> {
                 bytes.copy_from_slice(held);
             }
         }
-        let Core { vqps, mrs, landings, .. } = self;
+        let Core {
+            vqps,
+            regions: Regions { local: mrs, .. },
+            messaging: Messaging { landings, .. },
+            ..
+        } = self;
         let entry = vqps.get_mut(vqp).ok_or(WcStatus::WrFlushErr)?;
         let (pieces, slots) = plan(mrs, entry.client, entry.rq.sges(seq), bytes.len())?;
         let incoming = *incoming;
@@ -65,7 +72,7 @@ impl<D: Device> Core<D> {
 
     /// Writes pieces until the device must wait for one; whether all went well, if none is left.
     fn write_on(&mut self, id: LandingId) -> Option<bool> {
-        let Core { landings, device, pool, .. } = self;
+        let Core { device, pool, messaging: Messaging { landings, .. }, .. } = self;
         let Landing { bytes, pieces, .. } = landings.get_mut(id)?;
         while let Some(Piece { mr, offset, from, len }) = pieces.front().copied() {
             let piece = &bytes[from..from + len];
@@ -81,7 +88,7 @@ impl<D: Device> Core<D> {
     /// A piece was written, or could not be.
     #[cold]
     pub(crate) fn piece_landed(&mut self, id: LandingId, status: WcStatus, now: Time) {
-        let Some(landing) = self.landings.get_mut(id) else {
+        let Some(landing) = self.messaging.landings.get_mut(id) else {
             self.stats.completions_unknown += 1;
             return;
         };
@@ -96,7 +103,8 @@ impl<D: Device> Core<D> {
     }
 
     fn end_landing(&mut self, id: LandingId, ok: bool, now: Time) {
-        let Some(Landing { vqp, seq, incoming, slots, .. }) = self.landings.remove(id) else {
+        let Some(Landing { vqp, seq, incoming, slots, .. }) = self.messaging.landings.remove(id)
+        else {
             return bug!("a message that was written is gone");
         };
         if ok {
@@ -107,7 +115,7 @@ impl<D: Device> Core<D> {
         }
         let mut freed = false;
         for slot in slots {
-            freed |= self.mrs.remove_users(Users::one(slot.into()));
+            freed |= self.regions.local.remove_users(Users::one(slot.into()));
         }
         if let Some(entry) = self.vqps.get_mut(vqp) {
             count_off!(entry.reads, 1);

@@ -165,7 +165,7 @@ impl<D: Device> Core<D> {
     /// The meta servers are others now: without DC, links to them are made at once, and those to the
     /// old ones closed.
     pub(crate) fn link_meta_servers(&mut self, now: Time) {
-        let servers = &self.lookups.servers;
+        let servers = &self.discovery.lookups.servers;
         let old = |link: &RcLink| {
             link.purpose == Purpose::Meta
                 && link.state == LinkState::Ready
@@ -176,7 +176,7 @@ impl<D: Device> Core<D> {
         for id in old {
             self.leave(id, None, now);
         }
-        for peer in self.lookups.servers.peers() {
+        for peer in self.discovery.lookups.servers.peers() {
             if let Some(entry) = self.peers.get_mut(peer) {
                 entry.back_off = BackOff::default();
             }
@@ -190,8 +190,8 @@ impl<D: Device> Core<D> {
         self.links.sweep = None;
         let due = self.links.meta_link_due.take();
         self.sweep_waiting(now);
-        for index in 0..self.lookups.servers.len() {
-            let Some((peer, _)) = self.lookups.servers.get(index) else {
+        for index in 0..self.discovery.lookups.servers.len() {
+            let Some((peer, _)) = self.discovery.lookups.servers.get(index) else {
                 bug!("a meta server is gone");
                 break;
             };
@@ -208,7 +208,7 @@ impl<D: Device> Core<D> {
         }
         // Its peer may have given up what it has asked for. Who waits for it here has time left then to ask
         // for another.
-        let (waiting, heard) = (&self.links.waiting, self.heard.until());
+        let (waiting, heard) = (&self.links.waiting, self.arrivals.heard.until());
         let silent = |link: &RcLink| {
             let waited_for =
                 link.purpose.is_shared() && waiting.is_waited_for(link.peer, link.class);

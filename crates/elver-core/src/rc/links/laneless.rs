@@ -32,7 +32,7 @@ impl<D: Device> Core<D> {
     /// may be others' by now.
     pub(super) fn drop_laneless_ops(&mut self, peer: PeerId) {
         for waiting in self.links.take_laneless(|one| one.peer == peer) {
-            if self.ops.get(waiting.op).is_some_and(|op| op.lane.is_none()) {
+            if self.datapath.ops.get(waiting.op).is_some_and(|op| op.lane.is_none()) {
                 self.effects.push(Effect::Conclude { op: waiting.op, ok: false });
             }
         }
@@ -61,11 +61,11 @@ impl<D: Device> Core<D> {
 
     /// Whether an operation need not wait any longer.
     fn go_on(&mut self, waiting: Laneless, now: Time) -> bool {
-        if self.ops.get(waiting.op).is_none_or(|op| op.lane.is_some()) {
+        if self.datapath.ops.get(waiting.op).is_none_or(|op| op.lane.is_some()) {
             return true;
         }
         let Some(way) = self.way_of_op(waiting.peer, waiting.class) else { return false };
-        if let Some(op) = self.ops.get_mut(waiting.op) {
+        if let Some(op) = self.datapath.ops.get_mut(waiting.op) {
             (op.lane, op.dest) = (Some(way.0), way.1);
             self.post_op(waiting.op, now);
         }

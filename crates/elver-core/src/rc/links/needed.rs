@@ -31,7 +31,7 @@ impl<D: Device> Core<D> {
     }
 
     pub(crate) fn reaches_meta_server(&self) -> bool {
-        let servers = &self.lookups.servers;
+        let servers = &self.discovery.lookups.servers;
         servers.peers().any(|peer| self.op_lane(peer, Class::Low).is_some())
     }
 

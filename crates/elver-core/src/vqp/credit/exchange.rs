@@ -23,7 +23,11 @@ impl<D: Device> Core<D> {
     pub(crate) fn halt_sender(&mut self, id: VqpId, from: (PeerId, u32), cookie: u64) {
         if self.must_wait(id, from, cookie) {
             self.stats.senders_halted += 1;
-            self.notes.tell(&mut self.stats, from.0, Note::to_sender(Kind::Halt, from.1, cookie));
+            self.messaging.notes.tell(
+                &mut self.stats,
+                from.0,
+                Note::to_sender(Kind::Halt, from.1, cookie),
+            );
         }
     }
 
@@ -56,7 +60,7 @@ impl<D: Device> Core<D> {
     /// connected to.
     fn has_sender(&self, id: VqpId, (peer, from): (PeerId, u32)) -> bool {
         let is_other = |vqp: &Vqp| vqp.peer_vqp.get().is_some_and(|vqp| vqp.0 != from);
-        self.accepts.get(&(id, peer, from)).is_some()
+        self.clients.accepts.get(&(id, peer, from)).is_some()
             || self.vqps.get(id).is_some_and(|vqp| vqp.peer == Some(peer) && !is_other(vqp))
     }
 
@@ -70,13 +74,13 @@ impl<D: Device> Core<D> {
     fn grant(&mut self, id: Option<VqpId>, (peer, vqp): (PeerId, u32), cookie: u64) {
         let messages = self.grant_of(id);
         let note = Note::to_sender(Kind::Grant, vqp, cookie);
-        self.notes.tell(&mut self.stats, peer, Note { detail: messages, ..note });
+        self.messaging.notes.tell(&mut self.stats, peer, Note { detail: messages, ..note });
     }
 
     /// How many messages each sender of a VQP's may send.
     fn grant_of(&self, id: Option<VqpId>) -> u16 {
         let client =
-            id.and_then(|id| self.vqps.get(id)).and_then(|vqp| self.clients.get(vqp.client));
+            id.and_then(|id| self.vqps.get(id)).and_then(|vqp| self.clients.open.get(vqp.client));
         let senders = client.map_or(1, |client| client.accepted.now().max(1));
         let bytes = self.config.backlog_bytes / u64::from(self.config.eager_bytes_max.max(1));
         let room = u64::from(self.config.backlog).min(bytes) as u32 / GRANTED;
@@ -114,16 +118,16 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get_mut(id) else {
             return bug!("a VQP that is gone asks for credit");
         };
-        self.credit_probes.asked(id, &mut vqp.credit, now);
+        self.messaging.credit_probes.asked(id, &mut vqp.credit, now);
         if let Some((peer, note)) = vqp.note(Kind::CreditProbe, vqp.sq.head) {
-            self.notes.tell(&mut self.stats, peer, note);
+            self.messaging.notes.tell(&mut self.stats, peer, note);
         }
     }
 
     /// Asks again for VQPs that have waited for long.
     pub(crate) fn probe_credit_again(&mut self, now: Time) -> bool {
         let mut busy = false;
-        while let Some(id) = self.credit_probes.pop_due(now) {
+        while let Some(id) = self.messaging.credit_probes.pop_due(now) {
             let Some(vqp) = self.vqps.get_mut(id) else {
                 bug!("a VQP that asks for credit is gone");
                 continue;

@@ -21,7 +21,7 @@ impl<D: Device> Core<D> {
         let until = now.saturating_add_ns(SILENCE_NS);
         let waiting = self.links.waiting.connects.entry((peer, class)).or_default();
         waiting.push_back(Waiter { vqp, attempt, until });
-        if waiting.len() > 2 * self.lookups.waiting as usize + STALE_MAX {
+        if waiting.len() > 2 * self.discovery.lookups.waiting as usize + STALE_MAX {
             let vqps = &self.vqps;
             waiting.retain(|waiter| waiter.waits(vqps));
         }
@@ -58,7 +58,7 @@ impl<D: Device> Core<D> {
             return;
         }
         waiting.push_back((waiter, peer));
-        if waiting.len() > 2 * self.lookups.waiting as usize + STALE_MAX {
+        if waiting.len() > 2 * self.discovery.lookups.waiting as usize + STALE_MAX {
             let vqps = &self.vqps;
             waiting.retain(|(waiter, _)| waiter.waits(vqps));
         }
