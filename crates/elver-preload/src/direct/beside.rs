@@ -6,8 +6,9 @@ use std::sync::Arc;
 use elver_soft::{Bypass, Carried};
 
 use super::hub::Hub;
-use super::lane::{Sent, before_looking_whether_he_sleeps};
+use super::lane::Sent;
 use super::peer::Peer;
+use super::table::before_looking_whether_he_sleeps;
 
 /// A peer, and how far this process is with its lanes.
 struct End {

@@ -3,32 +3,31 @@
 //! sent. Nothing that a process leaves half done is seen by the other, and what is taken is copied before
 //! it is looked at.
 
+#[cfg(test)]
+mod model;
+mod packets;
+
 use std::os::fd::OwnedFd;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 
+pub(crate) use self::packets::{Broken, Full, Sent};
+use self::packets::{Space, WORD};
 use super::mapped::{Mapped, Shared};
 
 /// Words of a lane: what a peer's window has in flight fits, so that packets are lost to those alone that
 /// do not look.
 const WORDS: usize = 1 << 18;
-/// Words behind which a lane that is empty begins anew, so that who sends little touches little memory.
-const AGAIN: usize = 1 << 13;
-const WORD: usize = 8;
-/// Of the word before a packet: its length, then its traffic class. This length is of what is left out at the
-/// end.
-const SKIP: u64 = 0xffff;
 
 #[repr(C, align(64))]
 struct Count(AtomicU64);
 
 #[repr(C)]
 pub(crate) struct Layout {
-    /// Words sent and words taken since the beginning, each of what it names.
     sent: Count,
     taken: Count,
     words: [AtomicU64; WORDS],
@@ -45,21 +44,58 @@ pub(crate) struct Lane {
 /// The same of a peer.
 pub(crate) struct LaneView(Mapped<Layout>);
 
-/// How far this process is with a lane of its own.
-#[derive(Debug, Default)]
-pub(crate) struct Sent {
-    words: u64,
-    /// What the peer had taken when that was looked at last.
-    taken: u64,
+impl Space for Layout {
+    const WORDS: usize = WORDS;
+    const AGAIN: usize = 1 << 13;
+
+    #[inline]
+    fn sent(&self) -> u64 {
+        self.sent.0.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn tell_sent(&self, words: u64) {
+        self.sent.0.store(words, Ordering::Release);
+    }
+
+    #[inline]
+    fn taken(&self) -> u64 {
+        self.taken.0.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn tell_taken(&self, words: u64) {
+        self.taken.0.store(words, Ordering::Release);
+    }
+
+    #[inline]
+    fn head(&self, at: usize) -> u64 {
+        self.words[at].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn set_head(&self, at: usize, head: u64) {
+        self.words[at].store(head, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn put(&self, at: usize, bytes: &[u8]) {
+        let words = &self.words[at..];
+        assert!(bytes.len() <= words.len() * WORD);
+        let to = words.as_ptr().cast::<u8>().cast_mut();
+        // SAFETY: they lie inside, which this process alone writes; the peer looks at them once they are
+        // told of.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    #[inline]
+    fn get(&self, at: usize, into: &mut [u8]) {
+        let words = &self.words[at..];
+        assert!(into.len() <= words.len() * WORD);
+        // SAFETY: they lie inside; a peer that writes them meanwhile breaks his own packet.
+        unsafe { ptr::copy_nonoverlapping(words.as_ptr().cast(), into.as_mut_ptr(), into.len()) };
+    }
 }
-
-/// There is no room, since the peer takes nothing.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Full;
-
-/// What a peer wrote is no packet.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Broken;
 
 impl Lane {
     /// With its file, which the peer is given.
@@ -81,43 +117,13 @@ impl Lane {
         class: u8,
         packet: &[u8],
     ) -> Result<(), Full> {
-        let layout = self.mapped.get();
-        let needed = 1 + packet.len().div_ceil(WORD);
-        let mut offset = at.words as usize % WORDS;
-        let rest = WORDS - offset;
-        let mut skipped = if needed > rest { rest } else { 0 };
-        if at.words + (skipped + needed) as u64 > at.taken + WORDS as u64 || offset > AGAIN {
-            let taken = peer.0.get().taken.0.load(Ordering::Acquire);
-            // Nobody takes what was not sent.
-            at.taken = if taken > at.words { at.taken } else { taken };
-            if at.taken == at.words && offset > AGAIN {
-                skipped = rest;
-            }
-            if at.words + (skipped + needed) as u64 > at.taken + WORDS as u64 {
-                return Err(Full);
-            }
-        }
-        if skipped > 0 {
-            layout.words[offset].store(SKIP, Ordering::Relaxed);
-            offset = 0;
-        }
-        let head = u64::from(class) << 16 | packet.len() as u64;
-        layout.words[offset].store(head, Ordering::Relaxed);
-        if let Some(first) = layout.words.get(offset + 1) {
-            let to = ptr::from_ref(first).cast::<u8>().cast_mut();
-            // SAFETY: `needed` words from `offset` on lie inside, which this process alone writes; the peer
-            // looks at them once they are told of.
-            unsafe { ptr::copy_nonoverlapping(packet.as_ptr(), to, packet.len()) };
-        }
-        at.words += (skipped + needed) as u64;
-        layout.sent.0.store(at.words, Ordering::Release);
-        Ok(())
+        packets::send(self.mapped.get(), peer.0.get(), at, class, packet)
     }
 
     /// Tells the peer how much of his was taken.
     #[inline]
     pub(crate) fn took(&self, words: u64) {
-        self.mapped.get().taken.0.store(words, Ordering::Release);
+        self.mapped.get().tell_taken(words);
     }
 }
 
@@ -134,7 +140,7 @@ impl LaneView {
     /// Whether more was sent than was taken.
     #[inline]
     pub(crate) fn has_more(&self, taken: u64) -> bool {
-        self.0.get().sent.0.load(Ordering::Acquire) != taken
+        self.0.get().sent() != taken
     }
 
     /// Takes the next packet, as long as `buf` at most; its length and traffic class.
@@ -144,56 +150,18 @@ impl LaneView {
         taken: &mut u64,
         buf: &mut [u8],
     ) -> Result<Option<(usize, u8)>, Broken> {
-        let layout = self.0.get();
-        loop {
-            let sent = layout.sent.0.load(Ordering::Acquire);
-            let there = sent.wrapping_sub(*taken);
-            if there == 0 {
-                return Ok(None);
-            }
-            let offset = *taken as usize % WORDS;
-            let head = layout.words[offset].load(Ordering::Relaxed);
-            let rest = WORDS - offset;
-            if there > WORDS as u64 {
-                return Err(Broken);
-            }
-            if head & 0xffff == SKIP {
-                // What is at the beginning leaves nothing out, so that this comes to its end.
-                if offset == 0 || (rest as u64) > there {
-                    return Err(Broken);
-                }
-                *taken += rest as u64;
-                continue;
-            }
-            let length = (head & 0xffff) as usize;
-            let needed = 1 + length.div_ceil(WORD);
-            let Some(to) = buf.get_mut(..length) else { return Err(Broken) };
-            if needed > rest || needed as u64 > there {
-                return Err(Broken);
-            }
-            if let Some(first) = layout.words.get(offset + 1) {
-                let from = ptr::from_ref(first).cast::<u8>();
-                // SAFETY: `needed` words from `offset` on lie inside; a peer that writes them meanwhile
-                // breaks his own packet.
-                unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), length) };
-            }
-            *taken += needed as u64;
-            return Ok(Some((length, (head >> 16) as u8)));
-        }
+        packets::take(self.0.get(), taken, buf)
     }
-}
-
-/// What was sent before this is seen by who falls asleep after it, or his sleep is seen here.
-#[inline]
-pub(crate) fn before_looking_whether_he_sleeps() {
-    fence(Ordering::SeqCst);
 }
 
 #[cfg(test)]
 mod tests {
     use elver_random::Rng;
 
+    use super::packets::SKIP;
     use super::*;
+
+    const AGAIN: usize = Layout::AGAIN;
 
     fn lane() -> (Lane, LaneView) {
         let (lane, file) = Lane::new().unwrap();

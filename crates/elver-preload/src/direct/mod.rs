@@ -5,6 +5,7 @@
 //! their tables ([`table`]). Whatever cannot be executed that way is posted, so that what a refusal does to
 //! either QP is the device's alone to say.
 
+mod atomic;
 mod beside;
 pub(crate) mod fuzzed;
 mod hub;

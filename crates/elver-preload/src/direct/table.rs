@@ -5,43 +5,35 @@
 //! it was being written meanwhile; a writer that was killed leaves an entry that nobody reads. Nothing
 //! in it is believed beyond what the kernel checks when memory is reached.
 
+mod entry;
+#[cfg(test)]
+mod model;
+mod presence;
+
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 
+use self::entry::{Entry, WORDS};
+pub(crate) use self::presence::Inside;
+use self::presence::{Epoch, Sleeps};
 use super::mapped::{Mapped, Shared};
 
 /// Entries of each kind. Those beyond are not told, and are reached by packets.
 const QPS: usize = 1 << 12;
 const REGIONS: usize = 1 << 14;
-/// Words of an entry, behind the one that tells whether it is being written.
-const WORDS: usize = 7;
 /// What a table begins with: it changes whenever what follows does.
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"ELVERd02");
-
-pub(crate) type Words = [u64; WORDS];
-
-#[repr(C, align(64))]
-struct Entry {
-    /// Odd while it is being written.
-    lap: AtomicU64,
-    words: [AtomicU64; WORDS],
-}
-
-#[repr(C, align(64))]
-struct Word(AtomicU64);
 
 #[repr(C)]
 pub(crate) struct Layout {
     magic: AtomicU64,
-    /// Odd while this process may be reaching into a peer's memory.
-    epoch: Word,
-    /// Not 0 while this process sleeps, and is to be woken when something is sent to it.
-    sleeps: Word,
+    epoch: Epoch,
+    sleeps: Sleeps,
     qps: [Entry; QPS],
     regions: [Entry; REGIONS],
 }
@@ -60,28 +52,6 @@ impl Layout {
             Name::Qp(qpn) => &self.qps[qpn as usize % QPS],
             Name::Region(rkey) => &self.regions[(rkey >> 8) as usize % REGIONS],
         }
-    }
-}
-
-impl Entry {
-    /// A copy of it, unless it is being written.
-    #[inline]
-    fn read(&self) -> Option<Words> {
-        let lap = self.lap.load(Ordering::Acquire);
-        let words = std::array::from_fn(|at| self.words[at].load(Ordering::Relaxed));
-        fence(Ordering::Acquire);
-        (lap & 1 == 0 && self.lap.load(Ordering::Relaxed) == lap).then_some(words)
-    }
-
-    /// Of the table's owner alone, one thread at a time.
-    fn write(&self, words: &Words) {
-        let lap = self.lap.load(Ordering::Relaxed);
-        self.lap.store(lap.wrapping_add(1), Ordering::Relaxed);
-        fence(Ordering::Release);
-        for (to, word) in self.words.iter().zip(words) {
-            to.store(*word, Ordering::Relaxed);
-        }
-        self.lap.store(lap.wrapping_add(2), Ordering::Release);
     }
 }
 
@@ -136,47 +106,33 @@ impl Table {
     pub(crate) fn take_back(&self, name: Name) -> Option<[u64; WORDS - 1]> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = self.mapped.get().entry(name);
-        let words: Words = std::array::from_fn(|at| entry.words[at].load(Ordering::Relaxed));
+        let words = entry.own();
         if words[0] != there(name) {
             return None;
         }
         entry.write(&[0; WORDS]);
-        // Whoever is seen outside after this sees that it is gone.
-        fence(Ordering::SeqCst);
+        Epoch::<AtomicU64>::taken_back();
         Some(std::array::from_fn(|at| words[at + 1]))
     }
 
     /// Says whether this process is to be woken; who does so before he sleeps looks once more at what was
     /// sent. One thread at a time.
     pub(crate) fn sleep(&self, sleeps: bool) {
-        self.mapped.get().sleeps.0.store(sleeps.into(), Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.mapped.get().sleeps.say(sleeps);
     }
 
     /// Goes in: until the value goes this process may be reaching into a peer's memory. One thread at a
     /// time.
     #[inline]
     pub(crate) fn enter(&self) -> Inside<'_> {
-        let epoch = &self.mapped.get().epoch.0;
-        let now = epoch.load(Ordering::Relaxed);
-        epoch.store(now | 1, Ordering::Relaxed);
-        // What peers take back after this they wait for; what they took back before is seen.
-        fence(Ordering::SeqCst);
-        Inside { epoch, next: (now | 1).wrapping_add(1) }
+        self.mapped.get().epoch.enter()
     }
 }
 
-/// See [`Table::enter`].
-pub(crate) struct Inside<'a> {
-    epoch: &'a AtomicU64,
-    next: u64,
-}
-
-impl Drop for Inside<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        self.epoch.store(self.next, Ordering::Release);
-    }
+/// For who has sent something, before he asks [`View::sleeps`].
+#[inline]
+pub(crate) fn before_looking_whether_he_sleeps() {
+    Sleeps::<AtomicU64>::sent();
 }
 
 /// A peer's table.
@@ -207,12 +163,12 @@ impl View {
     /// Whether the peer is to be woken.
     #[inline]
     pub(crate) fn sleeps(&self) -> bool {
-        self.0.get().sleeps.0.load(Ordering::Relaxed) != 0
+        self.0.get().sleeps.are_said()
     }
 
     /// Odd while the peer may be reaching into the memory of others, and another number each time.
     pub(crate) fn epoch(&self) -> u64 {
-        self.0.get().epoch.0.load(Ordering::SeqCst)
+        self.0.get().epoch.now()
     }
 }
 
