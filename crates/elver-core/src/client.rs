@@ -1,6 +1,7 @@
 //! Clients: what each may have and has.
 
 pub(crate) mod accept;
+pub(crate) mod all;
 mod end;
 mod lifecycle;
 mod owned;
@@ -10,34 +11,8 @@ pub(crate) mod tell;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use crate::client::accept::{AcceptedOf, Accepts};
-use crate::client::ports::Ports;
-use crate::client::tell::Told;
-use crate::slots::{SLOTS_MAX, Slots};
-use crate::{ClientId, ClientLimits, Completion, VqpId};
-
-/// All clients, and what they have between them.
-#[derive(Debug)]
-pub(crate) struct Clients {
-    pub(crate) open: Slots<ClientId, Client>,
-    /// Where VQPs are bound.
-    pub(crate) ports: Ports,
-    /// VQPs that messages to bound ones made.
-    pub(crate) accepts: Accepts,
-    /// Those with completions to take.
-    pub(crate) told: Told,
-}
-
-impl Clients {
-    pub(crate) fn new() -> Clients {
-        Clients {
-            open: Slots::new(SLOTS_MAX),
-            ports: Ports::default(),
-            accepts: Accepts::default(),
-            told: Told::default(),
-        }
-    }
-}
+use crate::client::accept::AcceptedOf;
+use crate::{ClientLimits, Completion, VqpId};
 
 /// A client of the core's.
 #[derive(Debug)]

@@ -10,10 +10,18 @@ use core::num::NonZeroU16;
 use elver_verbs::{ConnectOptions, Device, Gid, Policy, Time, Via};
 
 use crate::connect::attach::Onto;
+use crate::discovery::peer::Peers;
 use crate::discovery::peer::Waiter;
 use crate::ids::PeerId;
 use crate::vqp::phase::Phase;
 use crate::{ClientId, ConnectError, Core, CoreError, Event, VqpId};
+
+impl Peers {
+    /// Whether it is known where a peer takes control messages, and nothing speaks against it.
+    fn may_ask(&self, peer: PeerId) -> bool {
+        self.get(peer).is_some_and(|entry| !entry.doubted && entry.control.is_some())
+    }
+}
 
 impl<D: Device> Core<D> {
     /// Connects a VQP (Algorithm 1, `vqp_connect`). `Ok(Some)` if that was at hand; otherwise
@@ -66,13 +74,13 @@ impl<D: Device> Core<D> {
         (entry.phase, entry.attempt) = (Phase::Connecting, attempt);
         let waiter = Waiter::Vqp { vqp, attempt };
         match policy {
-            Policy::Lite | Policy::Leased if self.may_ask(peer) => {
+            Policy::Lite | Policy::Leased if self.peers.may_ask(peer) => {
                 self.connect_by_link(vqp, attempt, peer, now);
             }
-            _ if !options.uncached && self.lacks_dc(peer) && self.may_ask(peer) => {
+            _ if !options.uncached && self.lacks_dc(peer) && self.peers.may_ask(peer) => {
                 self.connect_by_link(vqp, attempt, peer, now);
             }
-            Policy::RpcMeta if self.may_ask(peer) => self.ask_meta(peer, waiter, now),
+            Policy::RpcMeta if self.peers.may_ask(peer) => self.ask_meta(peer, waiter, now),
             _ => self.want_node(peer, waiter, now),
         }
         self.apply(now);
@@ -93,7 +101,7 @@ impl<D: Device> Core<D> {
         token: u64,
         now: Time,
     ) -> Result<(), CoreError> {
-        self.open_client(client)?;
+        self.clients.open_client(client)?;
         let max = u64::from(self.config.max_peers);
         let value = gids.len() as u64;
         if value > max {
@@ -120,14 +128,9 @@ impl<D: Device> Core<D> {
         Ok(())
     }
 
-    /// Whether it is known where a peer takes control messages, and nothing speaks against it.
-    fn may_ask(&self, peer: PeerId) -> bool {
-        self.peers.get(peer).is_some_and(|entry| !entry.doubted && entry.control.is_some())
-    }
-
     /// Checks that a VQP may be connected now, and takes it off what it was connected to.
     fn begin_connect(&mut self, client: ClientId, vqp: VqpId) -> Result<(), CoreError> {
-        self.open_client(client)?;
+        self.clients.open_client(client)?;
         let entry = self.own_vqp(client, vqp)?;
         let busy = entry.inflight > 0
             || entry.reads > 0

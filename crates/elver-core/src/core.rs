@@ -1,16 +1,16 @@
+pub(crate) mod arrivals;
 mod heard;
 mod info;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
 use elver_control::{MRS_ADDR, NodeRecord, Terms, mrs_id, mrs_layout};
 use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{AccessFlags, Device, Gid, Intake, MrInfo, Time, VerbsError, Wc, WcStatus};
 
-use self::heard::Heard;
-use crate::client::Clients;
+use self::arrivals::{Arrivals, BATCH};
+use crate::client::all::Clients;
 use crate::datapath::Datapath;
 use crate::datapath::wr_id::WrId;
 use crate::discovery::Discovery;
@@ -32,8 +32,6 @@ use crate::vqp::Vqp;
 use crate::{ClientId, Completion, Config, ConnectError, CoreError, Event, Stats, VqpId};
 use elver_random::{Rng, Seed};
 
-/// Completions taken from the device at once.
-const BATCH: usize = 32;
 /// Batches of one poll.
 const BATCHES_MAX: u32 = 16;
 
@@ -69,25 +67,6 @@ pub struct Core<D: Device> {
     pub(crate) events: VecDeque<Event>,
     pub(crate) stats: Stats,
     pub(crate) latency: Latency,
-}
-
-/// What the device tells, between two polls and in one.
-pub(crate) struct Arrivals {
-    /// Up to when all that had arrived was taken from the device.
-    pub(crate) heard: Heard,
-    /// Receive buffers that were read, to be posted again.
-    pub(crate) read_buffers: Vec<u32>,
-    wcs: Vec<Wc>,
-}
-
-impl Arrivals {
-    fn new(now: Time) -> Arrivals {
-        Arrivals {
-            heard: Heard::new(now),
-            read_buffers: Vec::new(),
-            wcs: alloc::vec![Wc::default(); BATCH],
-        }
-    }
 }
 
 impl<D: Device> Core<D> {

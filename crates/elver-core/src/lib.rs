@@ -29,10 +29,10 @@
 //!
 //! | folder | in it | paper |
 //! | --- | --- | --- |
-//! | `core` | the state, polling; `info`: what a core tells of itself | |
+//! | `core` | the state, polling; `arrivals`, `heard`: what is taken from the device; `info`: what a core tells of itself | |
 //! | `config`, `error`, `event`, `ids` | what a core is made with; why a call is refused; completions and events; names of clients and VQPs | |
 //! | `effects`, `apply` | what one part leaves to be done by others, and having them do it | |
-//! | `client` | what a client may have and has; `owned`: clients, and their VQPs; `lifecycle`, `end`: both coming and going; `accept`: VQPs that messages made; `ports`; `tell`: the one place where a WR's end is told | 4.1 |
+//! | `client` | what a client may have and has; `owned`: clients, and their VQPs; `lifecycle`, `end`: both coming and going; `accept`: VQPs that messages made; `ports`; `all`: these together; `tell`: the one place where a WR's end is told | 4.1 |
 //! | `vqp` | one VQP: `send_ring`, `recv_ring`, `sq_entry`: its WRs; `phase`: where it stands; and `credit` (told in `exchange`), on which it sends to a receiver that is slower | 4.1 |
 //! | `connect` | `qconnect` and `warm`; `attach`: tying a VQP to peer and lane; `found`, `ended`: connects that have waited | 4.1, algorithm 1 |
 //! | `datapath` | `post`: checks; `plain`: the short way of most WRs; `burst`: what goes to the device; `round_robin`: turns among VQPs on a lane; `complete`, `retire`, `fail`: completions in order; `wr_id` | 4.4, algorithm 2 |

@@ -46,7 +46,7 @@ timers! {
     // The low class has tokens again.
     core.datapath.qos.poll_timeout() => release_held,
     // DCIs that are down are tried again.
-    core.next_restart() => retry_dcis,
+    core.datapath.next_restart() => retry_dcis,
     // What peers are never ready for ends.
     core.datapath.stalls.next_due().filter(|_| core.datapath.ops.len() > 0) => attend_stalls,
     // Senders ask again for credit.

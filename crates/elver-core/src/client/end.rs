@@ -65,7 +65,7 @@ impl<D: Device> Core<D> {
         if let Some(client) = self.clients.open.get_mut(client) {
             count_off!(client.zombies, 1);
         }
-        self.forget_client(client);
+        self.clients.forget_client(client);
     }
 
     /// What is told of a VQP that goes: to where it sent messages, that no more come; to who sends to a

@@ -8,6 +8,7 @@ use elver_verbs::{Device, Policy, Time};
 
 use crate::client::Client;
 use crate::client::accept::Accepted;
+use crate::client::all::Clients;
 use crate::client::ports::Ports;
 use crate::ids::{MaybeVqp, PeerId};
 use crate::keep_alive::Watched;
@@ -32,6 +33,16 @@ enum Scope {
     Node,
 }
 
+impl Clients {
+    /// The accepted VQPs of a scope.
+    fn accepted_in(&mut self, scope: Scope) -> Option<&mut Accepted> {
+        match scope {
+            Scope::Client(client, peer) => self.open.get_mut(client)?.accepted.in_order(peer),
+            Scope::Node => Some(self.accepts.in_order()),
+        }
+    }
+}
+
 impl<D: Device> Core<D> {
     /// Admits a client.
     ///
@@ -50,7 +61,7 @@ impl<D: Device> Core<D> {
     #[inline(never)]
     pub fn client_close(&mut self, client: ClientId, now: Time) {
         // Closed twice is closed.
-        let Ok(entry) = self.open_client(client) else { return };
+        let Ok(entry) = self.clients.open_client(client) else { return };
         entry.closed = true;
         entry.completions.clear();
         let vqps = entry.vqps.clone();
@@ -63,7 +74,7 @@ impl<D: Device> Core<D> {
             self.destroy(vqp, now);
         }
         self.close_mrs_of(client, now);
-        self.forget_client(client);
+        self.clients.forget_client(client);
         self.apply(now);
     }
 
@@ -81,7 +92,7 @@ impl<D: Device> Core<D> {
     /// the client, or the node, has as many VQPs as it may.
     #[inline(never)]
     pub fn vqp_create(&mut self, client: ClientId, init: VqpInit) -> Result<VqpId, CoreError> {
-        let entry = self.open_client(client)?;
+        let entry = self.clients.open_client(client)?;
         if entry.vqps.len() as u32 >= entry.limits.vqps {
             self.evict_accepted(Scope::Client(client, None));
         } else if self.vqps.is_full() {
@@ -99,7 +110,7 @@ impl<D: Device> Core<D> {
         peer: PeerId,
         init: VqpInit,
     ) -> Option<VqpId> {
-        let entry = self.open_client(client).ok()?;
+        let entry = self.clients.open_client(client).ok()?;
         let limits = entry.limits;
         let full =
             entry.vqps.len() as u32 >= limits.vqps || entry.accepted.now() >= limits.accepts();
@@ -123,22 +134,12 @@ impl<D: Device> Core<D> {
         Some(id)
     }
 
-    /// The accepted VQPs of a scope.
-    fn accepted_in(&mut self, scope: Scope) -> Option<&mut Accepted> {
-        match scope {
-            Scope::Client(client, peer) => {
-                self.clients.open.get_mut(client)?.accepted.in_order(peer)
-            }
-            Scope::Node => Some(self.clients.accepts.in_order()),
-        }
-    }
-
     /// Has an accepted VQP give way that failed or that its client has not used, the oldest first;
     /// whether there was one.
     fn evict_accepted(&mut self, scope: Scope) -> bool {
-        let looked_at = self.accepted_in(scope).map_or(0, |accepted| accepted.listed());
+        let looked_at = self.clients.accepted_in(scope).map_or(0, |accepted| accepted.listed());
         for _ in 0..looked_at.min(EVICTIONS_LOOKED_AT) {
-            let Some(accepted) = self.accepted_in(scope) else {
+            let Some(accepted) = self.clients.accepted_in(scope) else {
                 bug!("VQPs that were accepted are of nobody");
                 return false;
             };
@@ -160,7 +161,7 @@ impl<D: Device> Core<D> {
                 self.destroy(id, self.arrivals.heard.now());
                 return true;
             }
-            if let Some(accepted) = self.accepted_in(scope) {
+            if let Some(accepted) = self.clients.accepted_in(scope) {
                 accepted.put_back(id);
             }
         }
@@ -177,7 +178,7 @@ impl<D: Device> Core<D> {
             }
         }
         let limit = self.vqps.limit();
-        let entry = self.open_client(client)?;
+        let entry = self.clients.open_client(client)?;
         let quota = entry.limits.vqps;
         if entry.vqps.len() as u32 >= quota {
             let limit = u64::from(quota);
@@ -235,7 +236,7 @@ impl<D: Device> Core<D> {
         });
         let full = CoreError::Limit { what: "VQPs", limit: u64::from(limit), setting: "max_vqps" };
         let id = made.ok_or(full)?;
-        self.open_client(client)?.vqps.push(id);
+        self.clients.open_client(client)?.vqps.push(id);
         Ok(id)
     }
 

@@ -94,7 +94,7 @@ impl<D: Device> Core<D> {
             return false;
         };
         let inflight = vqp.inflight;
-        if self.is_to_past(vqp) {
+        if self.peers.is_to_past(vqp) {
             self.effects.push(Effect::PeerPast(id));
             return false;
         }

@@ -42,7 +42,9 @@ impl<D: Device> Core<D> {
         count_off!(self.discovery.lookups.waiting, 1);
         let result = found.and_then(|(via, lane)| {
             let attached = self.attach(id, peer, via, lane.map_or(Onto::Shared, Onto::Own));
-            attached.map(|()| via).map_err(|_| ConnectError::Unreachable { gid: self.gid_of(peer) })
+            attached
+                .map(|()| via)
+                .map_err(|_| ConnectError::Unreachable { gid: self.peers.gid_of(peer) })
         });
         match &result {
             Ok(via) => self.count_connect(*via),

@@ -126,7 +126,7 @@ impl<D: Device> Core<D> {
             client: vqp.client,
             state: vqp.phase.state(),
             bound: vqp.bound.map(NonZeroU16::get),
-            peer: vqp.peer.map(|peer| (self.gid_of(peer), vqp.peer_port())),
+            peer: vqp.peer.map(|peer| (self.peers.gid_of(peer), vqp.peer_port())),
             via: vqp.via,
             class: vqp.class,
             outstanding: vqp.sq.len(),

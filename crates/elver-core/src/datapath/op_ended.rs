@@ -34,11 +34,11 @@ impl<D: Device> Core<D> {
         match verdict {
             None => self.conclude_op(id, true, now),
             Some(Verdict::Guilty(_)) => self.conclude_op(id, false, now),
-            Some(Verdict::Repeatable) if !self.is_repeatable(id) => {
+            Some(Verdict::Repeatable) if !self.datapath.is_repeatable(id) => {
                 self.conclude_op(id, false, now);
             }
             Some(Verdict::Innocent | Verdict::Repeatable | Verdict::Unsure) => {
-                self.op_again(id, lane);
+                self.lanes.op_again(id, lane);
             }
         }
         self.try_restart(lane, now);

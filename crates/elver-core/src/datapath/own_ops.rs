@@ -3,16 +3,47 @@
 use elver_verbs::{Class, Dest, Device, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Time};
 
 use crate::Core;
+use crate::datapath::Datapath;
 use crate::datapath::ops::{Op, OpKind, Work};
 use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, OpId, PeerId};
 use crate::messaging::message::Kind;
 use crate::pool::lane::LaneKind;
+use crate::pool::lanes::Lanes;
 use crate::rc::suspect::Suspect;
 
 /// What a READ of no bytes names; nobody looks at it.
 const NOWHERE: RemoteAddr = RemoteAddr { addr: 0, rkey: 0 };
+
+impl Datapath {
+    /// Nobody waits for an operation any longer.
+    pub(crate) fn abandon_op(&mut self, id: OpId) {
+        // It may have ended, and its end not have been told yet.
+        if let Some(op) = self.ops.get_mut(id) {
+            op.abandoned = true;
+        }
+    }
+
+    /// Whether an operation may be done twice: it reads, or tells what means the same when it is told
+    /// again. A grant does not: who heard it may have used it up.
+    pub(crate) fn is_repeatable(&self, id: OpId) -> bool {
+        self.ops.get(id).is_some_and(|op| match &op.kind {
+            OpKind::Message(note) => note.kind != Kind::Grant,
+            OpKind::Node { .. } | OpKind::Probe { .. } | OpKind::Mr { .. } | OpKind::Gather(_) => {
+                true
+            }
+        })
+    }
+}
+
+impl Lanes {
+    /// An operation's WR was not executed, or may be executed again: it is posted anew.
+    pub(crate) fn op_again(&mut self, id: OpId, lane: LaneIx) {
+        self.lanes[lane].ops.push_back(id);
+        self.wait(lane);
+    }
+}
 
 impl<D: Device> Core<D> {
     /// Prepares an operation to a peer; [`Core::post_op`] starts it. What it is for comes back if the
@@ -79,14 +110,6 @@ impl<D: Device> Core<D> {
         self.lanes.wait(lane);
     }
 
-    /// Nobody waits for an operation any longer.
-    pub(crate) fn abandon_op(&mut self, id: OpId) {
-        // It may have ended, and its end not have been told yet.
-        if let Some(op) = self.datapath.ops.get_mut(id) {
-            op.abandoned = true;
-        }
-    }
-
     /// Puts an operation's WR on its lane. Returns whether it may still be done, and the device took
     /// it.
     pub(crate) fn send_op(&mut self, id: OpId, now: Time) -> bool {
@@ -146,23 +169,6 @@ impl<D: Device> Core<D> {
         true
     }
 
-    /// An operation's WR was not executed, or may be executed again: it is posted anew.
-    pub(crate) fn op_again(&mut self, id: OpId, lane: LaneIx) {
-        self.lanes.lanes[lane].ops.push_back(id);
-        self.lanes.wait(lane);
-    }
-
-    /// Whether an operation may be done twice: it reads, or tells what means the same when it is told
-    /// again. A grant does not: who heard it may have used it up.
-    pub(crate) fn is_repeatable(&self, id: OpId) -> bool {
-        self.datapath.ops.get(id).is_some_and(|op| match &op.kind {
-            OpKind::Message(note) => note.kind != Kind::Grant,
-            OpKind::Node { .. } | OpKind::Probe { .. } | OpKind::Mr { .. } | OpKind::Gather(_) => {
-                true
-            }
-        })
-    }
-
     /// Takes an operation that has ended off its peer; its buffer is free again.
     pub(crate) fn end_op(&mut self, id: OpId) -> Option<Op> {
         let op = self.datapath.ops.remove(id)?;
@@ -174,7 +180,7 @@ impl<D: Device> Core<D> {
         if matches!(op.kind, OpKind::Message(_)) {
             self.messaging.notes.sent_ended(op.peer);
         }
-        self.unpin(op.peer);
+        self.peers.unpin(op.peer);
         Some(op)
     }
 
@@ -182,7 +188,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn discard_read(&mut self, id: OpId, peer: PeerId, buffer: u32) {
         self.pool.reads.give(buffer);
         self.datapath.ops.discard(id);
-        self.unpin(peer);
+        self.peers.unpin(peer);
     }
 
     /// Whether an operation to a peer that has no way there now may have one soon.

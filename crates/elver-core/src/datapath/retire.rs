@@ -2,7 +2,7 @@
 
 use elver_verbs::{Device, SendFlags, SendOpcode, Time, Wc, WcStatus};
 
-use crate::client::Clients;
+use crate::client::all::Clients;
 use crate::memory::Regions;
 use crate::memory::mr::Users;
 use crate::memory::regions::RELEASE_AGAIN_NS;

@@ -5,10 +5,44 @@ use elver_verbs::{AddressVector, Ah, Class, Device, Gid, Policy, Time, VerbsErro
 
 use crate::Core;
 use crate::VqpId;
+use crate::discovery::Discovery;
+use crate::discovery::peer::Peers;
 use crate::discovery::peer::Place;
 use crate::ids::{LaneIx, MaybeVqp, PeerId};
 use crate::pool::lane::LaneState;
 use crate::vqp::Vqp;
+
+impl Peers {
+    /// The GID of a peer that is known.
+    pub(crate) fn gid_of(&self, peer: PeerId) -> Gid {
+        let Some(entry) = self.get(peer) else {
+            bug!("a peer that is gone is named");
+            return Gid::default();
+        };
+        entry.gid
+    }
+
+    /// Where a peer takes control messages, if that is known.
+    pub(crate) fn control_addr(&self, peer: PeerId) -> Option<ControlAddr> {
+        let entry = self.get(peer)?;
+        let (qpn, qkey) = entry.control?;
+        Some(ControlAddr { gid: entry.gid, qpn, qkey })
+    }
+
+    /// One reason less to remember a peer.
+    pub(crate) fn unpin(&mut self, peer: PeerId) {
+        if let Some(entry) = self.get_mut(peer) {
+            count_off!(entry.pins, 1);
+            self.rest(peer);
+        }
+    }
+}
+
+impl<M> Discovery<M> {
+    pub(crate) fn is_meta_server(&self, peer: PeerId) -> bool {
+        self.lookups.servers.peers().any(|server| server == peer)
+    }
+}
 
 impl<D: Device> Core<D> {
     /// The peer of a GID, new if need be; none when as many are in use as may be.
@@ -39,7 +73,7 @@ impl<D: Device> Core<D> {
         {
             self.forget_address(freed);
         }
-        self.unpin(peer);
+        self.peers.unpin(peer);
         !self.peers.is_spare(peer)
     }
 
@@ -68,15 +102,6 @@ impl<D: Device> Core<D> {
         Some(peer)
     }
 
-    /// The GID of a peer that is known.
-    pub(crate) fn gid_of(&self, peer: PeerId) -> Gid {
-        let Some(entry) = self.peers.get(peer) else {
-            bug!("a peer that is gone is named");
-            return Gid::default();
-        };
-        entry.gid
-    }
-
     /// The address handle of a peer, made if need be.
     pub(crate) fn address_of(&mut self, peer: PeerId) -> Result<Ah, VerbsError> {
         let what = "the peer is not remembered";
@@ -88,13 +113,6 @@ impl<D: Device> Core<D> {
         let ah = self.device.create_ah(self.pool.pd, av)?;
         entry.ah = Some(ah);
         Ok(ah)
-    }
-
-    /// Where a peer takes control messages, if that is known.
-    pub(crate) fn control_addr(&self, peer: PeerId) -> Option<ControlAddr> {
-        let entry = self.peers.get(peer)?;
-        let (qpn, qkey) = entry.control?;
-        Some(ControlAddr { gid: entry.gid, qpn, qkey })
     }
 
     /// Whether a peer whose record is known cannot be reached over DC, since one of the two devices
@@ -131,19 +149,15 @@ impl<D: Device> Core<D> {
         }
     }
 
-    pub(crate) fn is_meta_server(&self, peer: PeerId) -> bool {
-        self.discovery.lookups.servers.peers().any(|server| server == peer)
-    }
-
     /// Whether this node is a meta server, at which a peer can only look up over an RC QP.
     pub(crate) fn is_looked_up_at_by(&self, peer: PeerId) -> bool {
         let own = self.peers.find(&self.gid);
-        own.is_some_and(|own| self.is_meta_server(own)) && self.lacks_dc(peer)
+        own.is_some_and(|own| self.discovery.is_meta_server(own)) && self.lacks_dc(peer)
     }
 
     /// Whether a peer is a meta server, at which this node can only look up over an RC QP.
     pub(crate) fn looks_up_over_rc_at(&self, peer: PeerId) -> bool {
-        self.is_meta_server(peer) && self.lacks_dc(peer)
+        self.discovery.is_meta_server(peer) && self.lacks_dc(peer)
     }
 
     /// The VQPs that are connected to a peer, the latest first.
@@ -165,18 +179,10 @@ impl<D: Device> Core<D> {
         vqp.measure_room(last, self.pool.rooms());
     }
 
-    /// One reason less to remember a peer.
-    pub(crate) fn unpin(&mut self, peer: PeerId) {
-        if let Some(entry) = self.peers.get_mut(peer) {
-            count_off!(entry.pins, 1);
-            self.peers.rest(peer);
-        }
-    }
-
     /// A peer did not answer, or no meta server knows it: who connects next asks anew. What this node
     /// knows of itself, and of meta servers, it does not have from them.
     pub(crate) fn forget_record(&mut self, peer: PeerId) {
-        if self.is_meta_server(peer) {
+        if self.discovery.is_meta_server(peer) {
             return;
         }
         if let Some(entry) = self.peers.get_mut(peer)
@@ -193,7 +199,7 @@ impl<D: Device> Core<D> {
     /// A peer was looked up. If something else was told of it lately than what is believed now, who waited goes on with
     /// that, and who connects next asks anew: the table may be late.
     pub(crate) fn weigh(&mut self, peer: PeerId, now: Time) {
-        let is_server = self.is_meta_server(peer);
+        let is_server = self.discovery.is_meta_server(peer);
         if let Some(entry) = self.peers.get_mut(peer)
             && let Some(believed) = entry.record
         {

@@ -29,14 +29,14 @@ impl<D: Device> Core<D> {
         }
         for peer in self.discovery.lookups.servers.replace(self.gid, list) {
             // What was told of a server while it was on the list was not heard.
-            if !self.is_meta_server(peer)
+            if !self.discovery.is_meta_server(peer)
                 && let Some(entry) = self.peers.get_mut(peer)
                 && entry.gid != self.gid
             {
                 entry.set_record(None);
                 entry.doubted = true;
             }
-            self.unpin(peer);
+            self.peers.unpin(peer);
         }
         self.link_meta_servers(now);
         self.start_lookups(now);
@@ -58,7 +58,7 @@ impl<D: Device> Core<D> {
         }
         self.discovery.lookups.news.told(gid, record, now);
         let Some(peer) = self.peers.find(&gid) else { return };
-        if gid == self.gid || self.is_meta_server(peer) {
+        if gid == self.gid || self.discovery.is_meta_server(peer) {
             return;
         }
         let Some(entry) = self.peers.get_mut(peer) else { return bug!("a peer of a GID is gone") };

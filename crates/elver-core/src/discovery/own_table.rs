@@ -11,7 +11,7 @@ impl<D: Device> Core<D> {
     /// What this node's own table says of another, if it is a meta server: who is none any longer, since it
     /// was given up while it slept, is not told what changes.
     pub(crate) fn served_record(&self, gid: Gid) -> Option<NodeRecord> {
-        self.peers.find(&self.gid).filter(|own| self.is_meta_server(*own))?;
+        self.peers.find(&self.gid).filter(|own| self.discovery.is_meta_server(*own))?;
         let value = self.discovery.served.as_ref()?.table.get(&gid.0).ok()??;
         NodeRecord::decode(&value).ok()
     }

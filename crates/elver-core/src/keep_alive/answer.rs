@@ -8,7 +8,15 @@ use elver_verbs::{Device, Gid};
 use super::watch::PortsAsked;
 use super::{Failing, Loss};
 use crate::Core;
+use crate::client::all::Clients;
 use crate::ids::PeerId;
+
+impl Clients {
+    /// The numbers of the bindings of ports.
+    pub(crate) fn bindings(&self, ports: PortsAsked) -> PortsAsked {
+        ports.map(|port| self.ports.binding_of(port.map(NonZeroU16::get)?))
+    }
+}
 
 impl<D: Device> Core<D> {
     /// Whether this node turns by itself. One that turns only when its owner calls it may be silent for
@@ -27,13 +35,9 @@ impl<D: Device> Core<D> {
         ports: PortsAsked,
     ) {
         self.stats.peers_assured += 1;
-        let answer = Answer::Alive { turns: self.keep_alive.turns, bound: self.bindings(ports) };
+        let answer =
+            Answer::Alive { turns: self.keep_alive.turns, bound: self.clients.bindings(ports) };
         self.links.control.answer_once(ControlAddr { gid, qpn, qkey }, id, answer);
-    }
-
-    /// The numbers of the bindings of ports.
-    pub(crate) fn bindings(&self, ports: PortsAsked) -> PortsAsked {
-        ports.map(|port| self.clients.ports.binding_of(port.map(NonZeroU16::get)?))
     }
 
     /// A node has answered that it is there.

@@ -53,19 +53,22 @@ impl<D: Device> Core<D> {
             match self.keep_alive.look(key, &facts, &mut self.rng) {
                 Step::Rest => {}
                 Step::Ask { id, ports, .. } if facts.own => {
-                    let bound = self.bindings(ports);
+                    let bound = self.clients.bindings(ports);
                     self.peer_answered((key.peer, self.record.control_qpn), id, true, &bound);
                 }
                 Step::Ask { to, id, ports, late } => {
                     self.stats.peers_asked += 1;
                     let request = Request::Alive { qkey: self.record.control_qkey(), ports };
                     self.links.control.ask_once(to, id, request);
-                    if late && !self.is_meta_server(key.peer) && self.may_refresh(key.peer, now) {
+                    if late
+                        && !self.discovery.is_meta_server(key.peer)
+                        && self.peers.may_refresh(key.peer, now)
+                    {
                         self.refresh_node(key.peer, now);
                     }
                 }
                 Step::LookUp => {
-                    if self.may_refresh(key.peer, now) {
+                    if self.peers.may_refresh(key.peer, now) {
                         self.refresh_node(key.peer, now);
                     }
                 }
@@ -143,7 +146,7 @@ impl<D: Device> Core<D> {
             .collect();
         self.keep_alive.fail_all(lost.into_iter());
         // What a meta server is this node does not have from look-ups.
-        if is_same && !self.is_meta_server(key.peer) {
+        if is_same && !self.discovery.is_meta_server(key.peer) {
             self.doubt(key.peer);
         }
     }
@@ -166,7 +169,7 @@ impl<D: Device> Core<D> {
             if loss == Loss::Port && vqp.sq.has_sent_messages() {
                 continue;
             }
-            let gid = vqp.peer.map(|peer| self.gid_of(peer)).unwrap_or_default();
+            let gid = vqp.peer.map(|peer| self.peers.gid_of(peer)).unwrap_or_default();
             let cause = match loss {
                 Loss::Silent => ConnectError::Silent { gid, for_ns: self.config.keep_alive_ns },
                 Loss::Past | Loss::Port => ConnectError::PeerGone { gid },

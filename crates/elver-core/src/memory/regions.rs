@@ -66,7 +66,7 @@ impl<D: Device> Core<D> {
         access: AccessFlags,
     ) -> Result<MrInfo, CoreError> {
         self.has_mr_room(client)?;
-        let account = self.open_client(client)?.limits.account;
+        let account = self.clients.open_client(client)?.limits.account;
         let info = self.device.reg_mr(self.pool.pd, memory.clone(), iova, access)?;
         let open = access.intersects(REMOTE);
         if open && let Err(error) = self.regions.valid.open(&info, access) {
@@ -84,7 +84,7 @@ impl<D: Device> Core<D> {
             open,
             closing: None,
         });
-        self.open_client(client)?.mrs += 1;
+        self.clients.open_client(client)?.mrs += 1;
         Ok(info)
     }
 
@@ -108,7 +108,7 @@ impl<D: Device> Core<D> {
     fn has_mr_room(&mut self, client: ClientId) -> Result<(), CoreError> {
         let full = self.regions.local.is_full();
         let limit = u64::from(self.config.max_mrs);
-        let entry = self.open_client(client)?;
+        let entry = self.clients.open_client(client)?;
         if entry.mrs >= entry.limits.mrs {
             let limit = u64::from(entry.limits.mrs);
             return Err(CoreError::Limit { what: "regions of a client", limit, setting: "mrs" });
@@ -123,7 +123,7 @@ impl<D: Device> Core<D> {
     /// the client's account has guessed too often: a key that is wrong counts as a guess, as when a WR names it.
     #[inline(never)]
     pub fn open_region(&mut self, client: ClientId, rkey: u32, now: Time) -> Option<OpenRegion> {
-        let account = self.open_client(client).ok()?.limits.account;
+        let account = self.clients.open_client(client).ok()?.limits.account;
         if self.discovery.guesses.holds(account, now) {
             self.stats.mr_keys_refused += 1;
             return None;
@@ -155,7 +155,7 @@ impl<D: Device> Core<D> {
         token: u64,
         now: Time,
     ) -> Result<(), CoreError> {
-        self.open_client(client)?;
+        self.clients.open_client(client)?;
         let slot = self.regions.local.slot_of(lkey).ok_or(CoreError::NoSuchMr { lkey })?;
         let known = self.regions.local.get(slot);
         if known.is_none_or(|mr| mr.owner != client || mr.closing.is_some()) {
@@ -232,7 +232,7 @@ impl<D: Device> Core<D> {
         if let Some(token) = closing.token {
             self.events.push_back(Event::Deregistered { client: owner, token });
         }
-        self.forget_client(owner);
+        self.clients.forget_client(owner);
     }
 
     /// Takes one of the core's own regions from the device, to which no window is bound; false while

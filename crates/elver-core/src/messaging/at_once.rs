@@ -4,7 +4,7 @@ use elver_verbs::{Device, Memory, WcFlags, WcOpcode, WcStatus};
 
 use crate::Core;
 use crate::VqpId;
-use crate::client::Clients;
+use crate::client::all::Clients;
 use crate::memory::Regions;
 use crate::messaging::message::Header;
 use crate::vqp::recv_ring::RecvOutcome;

@@ -100,7 +100,7 @@ impl<D: Device> Core<D> {
     /// A message's sender is not what it is known as.
     #[cold]
     fn sender_differs(&mut self, peer: PeerId, now: Time) {
-        if !self.is_meta_server(peer) && self.may_refresh(peer, now) {
+        if !self.discovery.is_meta_server(peer) && self.peers.may_refresh(peer, now) {
             self.refresh_node(peer, now);
         }
     }
@@ -137,7 +137,7 @@ impl<D: Device> Core<D> {
             source,
             from: (from, header.src_vqp),
             tag: header.tag,
-            until: self.may_read_until(),
+            until: self.arrivals.may_read_until(),
             ask_at: Time::ZERO,
         };
         if receives && (header.kind != Kind::Rendezvous || !self.waits(&incoming, now)) {
@@ -202,7 +202,7 @@ impl<D: Device> Core<D> {
 
     /// Whether something is to be found out before a message is read.
     fn waits(&self, incoming: &Incoming, now: Time) -> bool {
-        incoming.is_late(now) || !self.is_readable(incoming)
+        incoming.is_late(now) || !self.peers.is_readable(incoming)
     }
 
     /// The VQP that is connected to the sender of a message to a port. The first message makes it
@@ -266,7 +266,7 @@ impl<D: Device> Core<D> {
             self.stats.messages_malformed += 1;
             return;
         };
-        let gid = self.gid_of(from);
+        let gid = self.peers.gid_of(from);
         let Some(vqp) = self.sender_named(from, header) else { return };
         let cause = match refusal {
             Refusal::Port => ConnectError::NoSuchPort { gid, port: vqp.peer_port() },

@@ -47,7 +47,7 @@ impl<D: Device> Core<D> {
         let vqp = self.sender_named(from, header).filter(|vqp| vqp.awaits(seq));
         let Some(vqp) = vqp else { return };
         vqp.not_read(seq);
-        let gid = self.gid_of(from);
+        let gid = self.peers.gid_of(from);
         self.fail_for(VqpId(header.dst_vqp), ConnectError::PeerGone { gid }, now);
     }
 
@@ -86,8 +86,8 @@ impl<D: Device> Core<D> {
 
     /// A VQP fails if its peer is another now than it was connected to.
     pub(crate) fn fail_past(&mut self, id: VqpId, now: Time) {
-        let Some(vqp) = self.vqps.get(id).filter(|vqp| self.is_to_past(vqp)) else { return };
-        let gid = vqp.peer.map(|peer| self.gid_of(peer)).unwrap_or_default();
+        let Some(vqp) = self.vqps.get(id).filter(|vqp| self.peers.is_to_past(vqp)) else { return };
+        let gid = vqp.peer.map(|peer| self.peers.gid_of(peer)).unwrap_or_default();
         self.stats.vqps_forsaken += 1;
         self.fail_for(id, ConnectError::PeerGone { gid }, now);
     }
@@ -176,13 +176,13 @@ impl<D: Device> Core<D> {
             // Of an earlier connection of a VQP with the same number, it means nothing to this one.
             let nonce = (header.cookie >> 32) as u32;
             let accepted = |bound| self.clients.accepts.get(&(bound, from, header.src_vqp));
-            let accepted = self.target_of(header).and_then(accepted);
+            let accepted = self.clients.target_of(header).and_then(accepted);
             accepted.filter(|(_, heard)| *heard == nonce).map(|(accepted, _)| accepted)
         } else {
             self.sender_named(from, header).map(|vqp| vqp.id)
         };
         let Some(id) = id else { return };
-        let gid = self.gid_of(from);
+        let gid = self.peers.gid_of(from);
         self.fail_for(id, ConnectError::PeerGone { gid }, now);
     }
 
@@ -228,7 +228,7 @@ impl<D: Device> Core<D> {
     /// The peer of a VQP does not hear what it must be told.
     fn unreachable(&mut self, id: VqpId, now: Time) {
         let peer = self.vqps.get(id).and_then(|vqp| vqp.peer);
-        let gid = peer.map(|peer| self.gid_of(peer)).unwrap_or_default();
+        let gid = peer.map(|peer| self.peers.gid_of(peer)).unwrap_or_default();
         self.fail_for(id, ConnectError::Unreachable { gid }, now);
     }
 }

@@ -7,7 +7,8 @@ use elver_verbs::{Device, Memory, Time, WcOpcode, WcStatus};
 
 use crate::Core;
 use crate::VqpId;
-use crate::client::Clients;
+use crate::client::all::Clients;
+use crate::discovery::peer::Peers;
 use crate::ids::PeerId;
 use crate::messaging::backlog::{Backlog, Halted};
 use crate::messaging::incoming::{Body, Incoming};
@@ -17,6 +18,18 @@ use crate::vqp::recv_ring::RecvOutcome;
 /// All held messages of a node may take so many times what one VQP's may, and those of an account half of what the others'
 /// leave of that.
 const HELD_VQPS: u64 = 16;
+
+impl Peers {
+    /// Whether a message can be read from its sender, if it is one that must be: what the sender is
+    /// now is known, and it is what it was then.
+    pub(crate) fn is_readable(&self, incoming: &Incoming) -> bool {
+        incoming.kind != Kind::Rendezvous
+            || self.get(incoming.from.0).is_some_and(|peer| {
+                let reachable = peer.record.is_some() || peer.rc != [None; 2];
+                reachable && peer.tag == Some(incoming.tag)
+            })
+    }
+}
 
 impl<D: Device> Core<D> {
     /// Puts a message aside until a receive is posted.
@@ -86,16 +99,6 @@ impl<D: Device> Core<D> {
         self.resume_senders(id, backlog.halted);
     }
 
-    /// Whether a message can be read from its sender, if it is one that must be: what the sender is
-    /// now is known, and it is what it was then.
-    pub(crate) fn is_readable(&self, incoming: &Incoming) -> bool {
-        incoming.kind != Kind::Rendezvous
-            || self.peers.get(incoming.from.0).is_some_and(|peer| {
-                let reachable = peer.record.is_some() || peer.rc != [None; 2];
-                reachable && peer.tag == Some(incoming.tag)
-            })
-    }
-
     /// The look-up of the sender of messages that wait at a VQP has ended: those that cannot be read
     /// now, of one that is gone or was another then, never can. If nobody was there to ask, it is
     /// asked again, until the sender would have to vouch for them anew.
@@ -105,10 +108,9 @@ impl<D: Device> Core<D> {
         }
         let unread = |core: &Core<D>| {
             let backlog = core.vqps.get(id)?.backlog.as_ref()?;
-            backlog
-                .messages
-                .iter()
-                .position(|(incoming, _)| incoming.from.0 == peer && !core.is_readable(incoming))
+            backlog.messages.iter().position(|(incoming, _)| {
+                incoming.from.0 == peer && !core.peers.is_readable(incoming)
+            })
         };
         while let Some(at) = unread(self) {
             let Some((incoming, _)) = self.take_held(id, at) else {

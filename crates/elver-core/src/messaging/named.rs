@@ -4,6 +4,8 @@ use elver_verbs::{Device, Time};
 
 use crate::Core;
 use crate::VqpId;
+use crate::client::all::Clients;
+use crate::core::arrivals::Arrivals;
 use crate::datapath::ops::{Op, OpKind};
 use crate::ids::PeerId;
 use crate::messaging::message::{Header, Kind};
@@ -16,15 +18,27 @@ const QUERY_NS: u64 = 250_000_000;
 /// How long leave to read a message lasts, in nanoseconds: far above the time between two queries.
 pub(crate) const READ_NS: u64 = 1_000_000_000;
 
+impl Arrivals {
+    /// Until when a message that arrives now, or that its sender vouches for now, may be read.
+    pub(crate) fn may_read_until(&self) -> Time {
+        self.heard.until().saturating_add_ns(READ_NS)
+    }
+}
+
+impl Clients {
+    /// The VQP that a message goes to, if there is one.
+    pub(crate) fn target_of(&self, header: &Header) -> Option<VqpId> {
+        match header.dst_vqp {
+            0 => self.ports.bound_to(header.dst_port),
+            vqp => Some(VqpId(vqp)),
+        }
+    }
+}
+
 impl<D: Device> Core<D> {
     /// When a message that is posted now is asked after.
     pub(crate) fn query_at(now: Time) -> Time {
         now.saturating_add_ns(QUERY_NS)
-    }
-
-    /// Until when a message that arrives now, or that its sender vouches for now, may be read.
-    pub(crate) fn may_read_until(&self) -> Time {
-        self.arrivals.heard.until().saturating_add_ns(READ_NS)
     }
 
     /// From when on nobody reads a message that nobody vouches for after `now`: it may have got its
@@ -59,14 +73,6 @@ impl<D: Device> Core<D> {
                 .any(|(_, op)| matches!(&op.kind, OpKind::Message(note) if query(note)))
     }
 
-    /// The VQP that a message goes to, if there is one.
-    pub(crate) fn target_of(&self, header: &Header) -> Option<VqpId> {
-        match header.dst_vqp {
-            0 => self.clients.ports.bound_to(header.dst_port),
-            vqp => Some(VqpId(vqp)),
-        }
-    }
-
     /// Where a message waits: at a VQP, at a place in its backlog. None if its sender hears of it
     /// anyway: it is being read, or an answer is under way.
     pub(crate) fn whereabouts(
@@ -87,7 +93,7 @@ impl<D: Device> Core<D> {
             return None;
         }
         let place = |target| Some((target, self.place_of(target, from, cookie)?));
-        Some(self.target_of(header).and_then(place))
+        Some(self.clients.target_of(header).and_then(place))
     }
 
     pub(crate) fn place_of(&self, id: VqpId, from: (PeerId, u32), cookie: u64) -> Option<usize> {

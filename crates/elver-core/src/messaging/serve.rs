@@ -4,7 +4,7 @@ use elver_verbs::{Device, Time, WcOpcode, WcStatus};
 
 use crate::Core;
 use crate::VqpId;
-use crate::client::Clients;
+use crate::client::all::Clients;
 use crate::discovery::peer::Waiter;
 use crate::ids::PeerId;
 use crate::memory::Regions;
@@ -81,7 +81,7 @@ impl<D: Device> Core<D> {
             if incoming.is_late(now) {
                 return self.ask_leave(id, now);
             }
-            if !self.is_readable(&incoming) {
+            if !self.peers.is_readable(&incoming) {
                 return self.want_sender(id, peer, now);
             }
             let Some((incoming, bytes)) = self.take_held(id, 0) else {
@@ -111,7 +111,7 @@ impl<D: Device> Core<D> {
 
     /// A sender asks after a message, and vouches for it.
     pub(crate) fn queried(&mut self, from: PeerId, header: &Header, now: Time) {
-        let until = self.may_read_until();
+        let until = self.arrivals.may_read_until();
         let Some(held) = self.whereabouts(from, header) else { return };
         match held {
             Some((id, at)) => {

@@ -252,14 +252,14 @@ impl<D: Device> Core<D> {
             self.datapath.ops.get(id).is_some_and(|op| matches!(op.kind, OpKind::Message(_)));
         match fate {
             Fate::Executed if tells => self.effects.push(Effect::Conclude { op: id, ok: true }),
-            Fate::Unknown if !self.is_repeatable(id) => {
+            Fate::Unknown if !self.datapath.is_repeatable(id) => {
                 self.effects.push(Effect::Conclude { op: id, ok: false });
             }
             _ if suspected => {
                 self.stats.ops_unsure += 1;
                 self.effects.push(Effect::Conclude { op: id, ok: false });
             }
-            _ => self.op_again(id, lane),
+            _ => self.lanes.op_again(id, lane),
         }
     }
 }

@@ -10,17 +10,38 @@
 
 use alloc::vec::Vec;
 
-use elver_verbs::{Class, Device, Via};
+use elver_verbs::{Class, Device, Memory, Via};
 
 use crate::VqpId;
+use crate::discovery::peer::Peers;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, PeerId};
 use crate::keep_alive::Watched;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::link::LinkState;
+use crate::rc::links::Links;
 use crate::vqp::Vqp;
 use crate::vqp::phase::Phase;
 use crate::{Core, Stats};
+
+impl Peers {
+    /// Whether what a VQP is connected to has gone, and its peer is another now: that one is not sent the rest of what the
+    /// first had the beginning of.
+    pub(crate) fn is_to_past(&self, vqp: &Vqp) -> bool {
+        let record = vqp.peer.and_then(|peer| self.get(peer)).and_then(|entry| entry.record);
+        vqp.phase.is_connected()
+            && vqp.watched != Watched::Unknown
+            && record.is_some_and(|record| record.tag() != vqp.peer_tag)
+    }
+}
+
+impl<M: Memory> Links<M> {
+    /// Whether all VQPs are to leave a lane.
+    fn is_left(&self, lane: LaneIx) -> bool {
+        let link = self.rc.by_lane(lane).and_then(|link| self.rc.get(link));
+        link.is_some_and(|link| matches!(link.state, LinkState::Leaving(_)))
+    }
+}
 
 impl<D: Device> Core<D> {
     /// Moves the VQPs of a class that are connected to a peer to its RC QP.
@@ -66,15 +87,6 @@ impl<D: Device> Core<D> {
         }
     }
 
-    /// Whether what a VQP is connected to has gone, and its peer is another now: that one is not sent the rest of what the
-    /// first had the beginning of.
-    pub(crate) fn is_to_past(&self, vqp: &Vqp) -> bool {
-        let record = vqp.peer.and_then(|peer| self.peers.get(peer)).and_then(|entry| entry.record);
-        vqp.phase.is_connected()
-            && vqp.watched != Watched::Unknown
-            && record.is_some_and(|record| record.tag() != vqp.peer_tag)
-    }
-
     /// Switches the VQPs that move and of which nothing is under way any longer.
     pub(crate) fn switch_moved(&mut self) {
         while let Some(id) = self.links.moved.pop() {
@@ -88,14 +100,8 @@ impl<D: Device> Core<D> {
 
     /// Whether a VQP is to leave its lane, as soon as nothing of its is on it.
     pub(crate) fn is_to_move(&self, vqp: &Vqp) -> bool {
-        let ends = |at: LaneIx| vqp.phase.is_over() && self.is_left(at);
+        let ends = |at: LaneIx| vqp.phase.is_over() && self.links.is_left(at);
         vqp.phase == Phase::Moving || vqp.lane.is_some_and(ends)
-    }
-
-    /// Whether all VQPs are to leave a lane.
-    fn is_left(&self, lane: LaneIx) -> bool {
-        let link = self.links.rc.by_lane(lane).and_then(|link| self.links.rc.get(link));
-        link.is_some_and(|link| matches!(link.state, LinkState::Leaving(_)))
     }
 
     /// Puts a VQP of which nothing is on a lane onto the lane that it should be on now.
@@ -116,7 +122,7 @@ impl<D: Device> Core<D> {
         let Some(vqp) = self.vqps.get(id) else {
             return bug!("a VQP that was measured is gone");
         };
-        if self.is_to_past(vqp) {
+        if self.peers.is_to_past(vqp) {
             self.leave_lane(id);
             if let Some(vqp) = self.vqps.get_mut(id) {
                 (vqp.lane, vqp.dest) = (None, None);

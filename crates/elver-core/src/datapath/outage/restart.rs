@@ -4,16 +4,19 @@ use elver_verbs::{Device, Qp, QpAttr, QpState, Time, WcStatus};
 
 use super::{Outage, PATIENCE_NS, RETRY_NS_MAX, RETRY_NS_MIN};
 use crate::Core;
+use crate::datapath::Datapath;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, QpIx};
 use crate::pool::lane::LaneState;
 
-impl<D: Device> Core<D> {
+impl Datapath {
     /// When a DCI that is down is tried again.
     pub(crate) fn next_restart(&self) -> Option<Time> {
-        self.datapath.outages.iter().map(|outage| outage.due).min()
+        self.outages.iter().map(|outage| outage.due).min()
     }
+}
 
+impl<D: Device> Core<D> {
     /// Sets a DCI up anew, all streams of which failed at once, when nothing is outstanding on any.
     pub(crate) fn try_restart_dci(&mut self, qp: QpIx, now: Time) {
         let down = self.datapath.outages.iter().any(|outage| outage.qp == qp);

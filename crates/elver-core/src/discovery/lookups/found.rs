@@ -129,7 +129,9 @@ impl<D: Device> Core<D> {
                 self.learn(peer, *record, now);
                 self.weigh(peer, now);
             }
-            Err(ConnectError::NoSuchNode { .. }) if !self.is_meta_server(peer) => self.doubt(peer),
+            Err(ConnectError::NoSuchNode { .. }) if !self.discovery.is_meta_server(peer) => {
+                self.doubt(peer)
+            }
             Err(_) => {}
         }
         let asked = matches!(found, Ok(_) | Err(ConnectError::NoSuchNode { .. }));

@@ -6,6 +6,7 @@ use elver_verbs::{Class, Device, Time};
 
 use crate::datapath::ops::{OpKind, Work};
 use crate::discovery::lookups::warms::Warm;
+use crate::discovery::peer::Peers;
 use crate::discovery::peer::{PeerLookup, Waiter};
 use crate::effects::Effect;
 use crate::ids::{OpId, PeerId};
@@ -18,6 +19,24 @@ const ATTEMPT_NS: u64 = 100_000_000;
 const LATE_NS: u64 = 100_000;
 /// What is known of a node is asked for anew, on what a packet says, at most once in this time.
 const REFRESH_NS: u64 = 10_000_000;
+
+impl Peers {
+    /// Whether a packet may cause, or wait for, a look-up of a node that is remembered.
+    pub(crate) fn may_refresh(&mut self, peer: PeerId, now: Time) -> bool {
+        let Some(entry) = self.get_mut(peer) else {
+            bug!("a peer that is gone is looked up");
+            return false;
+        };
+        if entry.is_looked_up() {
+            return true;
+        }
+        let may = entry.refreshed.is_none_or(|at| now.ns_since(at) >= REFRESH_NS);
+        if may {
+            entry.refreshed = Some(now);
+        }
+        may
+    }
+}
 
 impl<D: Device> Core<D> {
     /// Has a peer looked up, once for all who wait, and at once if as few are under way as may be.
@@ -81,7 +100,7 @@ impl<D: Device> Core<D> {
             if self.serves(first) {
                 self.discovery.lookups.nodes.pass();
                 self.stats.lookups += 1;
-                let gid = self.gid_of(peer);
+                let gid = self.peers.gid_of(peer);
                 let found = self.served_record(gid).ok_or(ConnectError::NoSuchNode { gid });
                 self.look_up_ended(peer, found);
                 continue;
@@ -142,7 +161,7 @@ impl<D: Device> Core<D> {
             self.pool.reads.give(buffer);
             return false;
         };
-        let gid = self.gid_of(peer);
+        let gid = self.peers.gid_of(peer);
         let begun = Lookup::new(&nodes, &gid.0).ok().and_then(|lookup| {
             let read = lookup.read();
             let work = Work::Read { remote: read.remote, length: read.len, buffer };
@@ -209,7 +228,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn overtake_lookup(&mut self, peer: PeerId, record: Option<NodeRecord>, now: Time) {
         let lookup = self.peers.get(peer).map(|entry| entry.lookup);
         let Some(PeerLookup::Running { op, tried, server, .. }) = lookup else { return };
-        self.abandon_op(op);
+        self.datapath.abandon_op(op);
         match record {
             Some(record) => {
                 self.discovery.lookups.nodes.end();
@@ -238,7 +257,7 @@ impl<D: Device> Core<D> {
                 self.expect_answer(peer, (op, tried, server), true, now);
                 continue;
             }
-            self.abandon_op(op);
+            self.datapath.abandon_op(op);
             self.ask_next(peer, server, tried, now);
             busy = true;
         }
@@ -252,7 +271,7 @@ impl<D: Device> Core<D> {
         token: u64,
         left: u32,
     ) -> Result<u32, CoreError> {
-        let account = self.open_client(client)?.limits.account;
+        let account = self.clients.open_client(client)?.limits.account;
         let begun = self.discovery.lookups.warms.begin((client, account), token, left);
         let limit = |limit| CoreError::Limit { what: "warm calls", limit, setting: "warm" };
         begun.map_err(|most| limit(most as u64))
@@ -262,25 +281,9 @@ impl<D: Device> Core<D> {
     pub(crate) fn warmed(&mut self, warm: u32, ok: bool) {
         if let Some(Warm { client, token, ready, failed, .. }) =
             self.discovery.lookups.warms.hear(warm, ok)
-            && self.open_client(client).is_ok()
+            && self.clients.open_client(client).is_ok()
         {
             self.events.push_back(Event::Warmed { client, token, ready, failed });
         }
-    }
-
-    /// Whether a packet may cause, or wait for, a look-up of a node that is remembered.
-    pub(crate) fn may_refresh(&mut self, peer: PeerId, now: Time) -> bool {
-        let Some(entry) = self.peers.get_mut(peer) else {
-            bug!("a peer that is gone is looked up");
-            return false;
-        };
-        if entry.is_looked_up() {
-            return true;
-        }
-        let may = entry.refreshed.is_none_or(|at| now.ns_since(at) >= REFRESH_NS);
-        if may {
-            entry.refreshed = Some(now);
-        }
-        may
     }
 }

@@ -111,7 +111,7 @@ impl<D: Device> Core<D> {
         let mut busy = false;
         while let Some(((peer, rkey), stage)) = self.discovery.lookups.mrs.next_late(now) {
             if let Stage::Running(op) = stage {
-                self.abandon_op(op);
+                self.datapath.abandon_op(op);
             }
             self.stats.mr_lookups_late += 1;
             self.discovery.lookups.mrs.give_up((peer, rkey));
@@ -133,7 +133,7 @@ impl<D: Device> Core<D> {
         }
         for region in self.discovery.lookups.mrs.running_at(peer) {
             if let Some(Stage::Running(op)) = self.discovery.lookups.mrs.stage(region) {
-                self.abandon_op(op);
+                self.datapath.abandon_op(op);
                 self.discovery.lookups.mrs.enqueue(region);
                 self.effects.push(Effect::StartMrLookups);
             }

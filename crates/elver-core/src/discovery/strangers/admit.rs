@@ -39,7 +39,7 @@ impl<D: Device> Core<D> {
         // Of a link that there is, one that is said to be gone may ask too.
         let of_link = matches!(request, Request::RcClose { .. } | Request::RcFate { .. });
         let known = of_link || self.peers.get(peer)?.record.is_some();
-        self.control_addr(peer).filter(|addr| known && addr.qpn == qpn)
+        self.peers.control_addr(peer).filter(|addr| known && addr.qpn == qpn)
     }
 
     fn hold_stranger(&mut self, request: Held, now: Time) {
@@ -50,7 +50,7 @@ impl<D: Device> Core<D> {
         let known = self.peers.find(&request.gid);
         let looked_up = self.links.strangers.has_room(request.gid)
             && match known {
-                Some(peer) => self.may_refresh(peer, now),
+                Some(peer) => self.peers.may_refresh(peer, now),
                 None => self.links.strangers.spend(now),
             };
         let peer = if looked_up { self.peer_of(request.gid) } else { None };

@@ -19,7 +19,7 @@ impl<D: Device> Core<D> {
         purpose: Purpose,
         now: Time,
     ) -> Result<LinkId, Unasked> {
-        let to = self.control_addr(peer).ok_or(Unasked::NoAddress)?;
+        let to = self.peers.control_addr(peer).ok_or(Unasked::NoAddress)?;
         let short = |(of, used, limit)| Unasked::Short(of, used, limit);
         let link =
             self.make_link(peer, to, class, purpose, LinkState::Asking, now).map_err(short)?;

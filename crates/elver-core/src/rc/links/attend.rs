@@ -107,7 +107,7 @@ impl<D: Device> Core<D> {
     /// Asks a peer for its record (the RPC that KRCORE compares its meta server with), once for all
     /// who wait.
     pub(crate) fn ask_meta(&mut self, peer: PeerId, waiter: Waiter, now: Time) {
-        let to = self.control_addr(peer);
+        let to = self.peers.control_addr(peer);
         let Some(entry) = self.peers.get_mut(peer) else {
             return bug!("a peer that is gone is asked");
         };
@@ -118,7 +118,8 @@ impl<D: Device> Core<D> {
         }
         let call = to.and_then(|to| self.call(to, Request::Meta, CallFor::Meta { peer }, now));
         let Some(call) = call else {
-            let error = if to.is_some() { self.busy() } else { ConnectError::Unreachable { gid } };
+            let error =
+                if to.is_some() { self.links.busy() } else { ConnectError::Unreachable { gid } };
             return self.look_up_ended(peer, Err(error));
         };
         if let Some(entry) = self.peers.get_mut(peer) {

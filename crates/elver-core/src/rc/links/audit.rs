@@ -4,7 +4,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use elver_verbs::{Class, Device};
+use elver_verbs::{Class, Device, Memory};
 
 use super::CallFor;
 use super::ended::Unsettled;
@@ -14,6 +14,7 @@ use crate::discovery::peer::Waiter;
 use crate::ids::{LinkId, PeerId};
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::link::{LinkState, Purpose, RcLink, Reached};
+use crate::rc::links::Links;
 use crate::vqp::Vqp;
 use crate::vqp::phase::Phase;
 
@@ -26,6 +27,21 @@ pub(crate) struct Tally {
     /// Requests of ours, and of others, that have no answer. That an end of an RC QP has gone is told without waiting
     /// for one.
     pub(crate) requests: u32,
+}
+
+impl<M: Memory> Links<M> {
+    /// Whether a shared link to a peer is made, or will be: one that works keeps nobody waiting, unless
+    /// it is the second end of one to this node itself that goes.
+    fn link_comes(&self, peer: PeerId, class: Class) -> bool {
+        let goes = |link: &RcLink| {
+            let mut others = self.rc.to_peer(peer);
+            others.any(|(_, other)| link.leads_to(other.qpn) && other.is_ending())
+        };
+        let found = self.rc.find(peer, class);
+        self.waiting.wants(peer, class)
+            || self.waiting.has_lost(peer, class)
+            || found.is_some_and(|(_, link)| link.state != LinkState::Ready || goes(link))
+    }
 }
 
 impl<D: Device> Core<D> {
@@ -49,7 +65,9 @@ impl<D: Device> Core<D> {
             return Err("links are waited for, and nobody looks after that".into());
         }
         let mut awaited = self.links.waiting.awaited(&self.vqps);
-        if let Some((peer, class)) = awaited.find(|(peer, class)| !self.link_comes(*peer, *class)) {
+        if let Some((peer, class)) =
+            awaited.find(|(peer, class)| !self.links.link_comes(*peer, *class))
+        {
             return Err(format!("{class:?} connects wait for a link to {peer:#x}, and none comes"));
         }
         for (id, vqp) in self.vqps.iter() {
@@ -139,19 +157,6 @@ impl<D: Device> Core<D> {
         let waits = |waiter: &Waiter| *waiter == Waiter::Lane(vqp.class);
         let Some(peer) = vqp.peer else { return false };
         let looked_up = self.peers.get(peer).is_some_and(|entry| entry.waiting.iter().any(waits));
-        looked_up || self.link_comes(peer, vqp.class)
-    }
-
-    /// Whether a shared link to a peer is made, or will be: one that works keeps nobody waiting, unless
-    /// it is the second end of one to this node itself that goes.
-    fn link_comes(&self, peer: PeerId, class: Class) -> bool {
-        let goes = |link: &RcLink| {
-            let mut others = self.links.rc.to_peer(peer);
-            others.any(|(_, other)| link.leads_to(other.qpn) && other.is_ending())
-        };
-        let found = self.links.rc.find(peer, class);
-        self.links.waiting.wants(peer, class)
-            || self.links.waiting.has_lost(peer, class)
-            || found.is_some_and(|(_, link)| link.state != LinkState::Ready || goes(link))
+        looked_up || self.links.link_comes(peer, vqp.class)
     }
 }

@@ -1,18 +1,27 @@
 //! The end of a link: its VQPs leave, then both sides let go of it.
 
 use elver_control::{Answer, Request, Ticket};
-use elver_verbs::{Device, Gid, Qp, QpAttr, QpState, Time, Wc};
+use elver_verbs::{Device, Gid, Memory, Qp, QpAttr, QpState, Time, Wc};
 
 use crate::Core;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::rc::link::{LinkState, Purpose, RcLink, Reached};
+use crate::rc::links::Links;
 use crate::rc::links::ended::{Ended, Stopped};
 use crate::rc::links::reminders::Reminder;
 use crate::rc::links::{CallFor, ENDED_MAX};
 
 /// Completions that are taken in one call before a QP is destroyed.
 const KEPT_AT_ONCE: usize = 16;
+
+impl<M: Memory> Links<M> {
+    fn sweep_for_reminders(&mut self) {
+        if let Some(due) = self.reminders.poll_timeout() {
+            self.sweep_at(due);
+        }
+    }
+}
 
 impl<D: Device> Core<D> {
     /// Has the link that was used longest ago closed, if none is being closed and one may be.
@@ -125,7 +134,7 @@ impl<D: Device> Core<D> {
             None => Request::RcClose { qpn: peer_qpn, peer_qpn: qpn },
         };
         self.links.reminders.add(to, request, now);
-        self.sweep_for_reminders();
+        self.links.sweep_for_reminders();
         self.drop_link(id, now);
         self.leave_second_end(peer, (peer_qpn, qpn));
     }
@@ -146,7 +155,7 @@ impl<D: Device> Core<D> {
     /// A peer has not answered when it was told that an end of a link has gone.
     pub(super) fn remind_later(&mut self, reminder: Reminder, now: Time) {
         self.links.reminders.unanswered(reminder, now);
-        self.sweep_for_reminders();
+        self.links.sweep_for_reminders();
     }
 
     /// A peer is there, by its GID and its control QP: it is told at once which ends of links have gone here, before
@@ -154,13 +163,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn peer_heard(&mut self, peer: (Gid, u32), now: Time) {
         if self.links.reminders.len() > 0 {
             self.links.reminders.heard(peer, now);
-            self.sweep_for_reminders();
-        }
-    }
-
-    fn sweep_for_reminders(&mut self) {
-        if let Some(due) = self.links.reminders.poll_timeout() {
-            self.links.sweep_at(due);
+            self.links.sweep_for_reminders();
         }
     }
 
@@ -169,7 +172,7 @@ impl<D: Device> Core<D> {
     pub(super) fn remind(&mut self, now: Time) {
         while let Some(reminder) = self.links.reminders.next_due(now) {
             let to = reminder.to();
-            let there = self.peers.find(&to.gid).and_then(|peer| self.control_addr(peer));
+            let there = self.peers.find(&to.gid).and_then(|peer| self.peers.control_addr(peer));
             let is_other = there.is_some_and(|there| there != to);
             if is_other {
                 self.links.reminders.hold(reminder);
@@ -177,7 +180,7 @@ impl<D: Device> Core<D> {
                 self.links.reminders.unanswered(reminder, now);
             }
         }
-        self.sweep_for_reminders();
+        self.links.sweep_for_reminders();
     }
 
     /// Takes what has completed before a QP is destroyed: the device then forgets what has completed on
@@ -214,7 +217,7 @@ impl<D: Device> Core<D> {
         if let Some(entry) = self.peers.get_mut(link.peer).filter(|_| shared) {
             entry.back_off.link_ended(link.since, now);
         }
-        self.unpin(link.peer);
+        self.peers.unpin(link.peer);
         self.links.waiting.stirred = true;
         if link.purpose == Purpose::Meta || self.is_way_to_meta_server(&link) {
             // Look-ups that have waited for its end wait for its successor.

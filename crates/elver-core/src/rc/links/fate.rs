@@ -1,17 +1,27 @@
 //! Two nodes tell each other how far the ends of an RC QP got that has failed: see [`crate::rc::fate`].
 
 use elver_control::{Answer, Request, Ticket};
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Memory, Time};
 
 use super::{CallFor, ENDED_MAX};
 use crate::Core;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, LinkId, PeerId};
 use crate::rc::link::{LinkState, PeerEnd, Reached};
+use crate::rc::links::Links;
 use crate::rc::links::ended::{Stopped, Unsettled};
 
 /// Time between two looks whether an end has settled.
 const SETTLE_NS: u64 = 100_000;
+
+impl<M: Memory> Links<M> {
+    /// What an end executed last is not known before a copy of its has ended.
+    #[cold]
+    fn settle_later(&mut self, unsettled: Unsettled, now: Time) {
+        self.unsettled.push(unsettled);
+        self.sweep_at(now.saturating_add_ns(SETTLE_NS));
+    }
+}
 
 impl<D: Device> Core<D> {
     /// A lane that is an RC QP has failed.
@@ -37,12 +47,12 @@ impl<D: Device> Core<D> {
         };
         let stopped = match self.stop_end(qp) {
             Stopped::Waiting if self.links.unsettled.len() < ENDED_MAX => {
-                return self.settle_later(Unsettled { id, qp, asked: None }, now);
+                return self.links.settle_later(Unsettled { id, qp, asked: None }, now);
             }
             stopped => stopped.psn(),
         };
         let request = stopped.map(|psn| Request::RcFate { qpn, peer_qpn, psn });
-        self.set_reached(id, Reached::Asked);
+        self.links.set_reached(id, Reached::Asked);
         self.stats.fates_asked += 1;
         let asked = request.is_some_and(|request| {
             self.call(to, request, CallFor::Fate { link: id }, now).is_some()
@@ -50,13 +60,6 @@ impl<D: Device> Core<D> {
         if !asked {
             self.fate_told(id, Reached::Unknown { answered: true });
         }
-    }
-
-    /// What an end executed last is not known before a copy of its has ended.
-    #[cold]
-    fn settle_later(&mut self, unsettled: Unsettled, now: Time) {
-        self.links.unsettled.push(unsettled);
-        self.links.sweep_at(now.saturating_add_ns(SETTLE_NS));
     }
 
     /// Goes on with ends that were stopped while a copy of theirs was under way.
@@ -90,7 +93,7 @@ impl<D: Device> Core<D> {
         }
         let lane = link.lane;
         self.stats.fates_unknown += u64::from(matches!(reached, Reached::Unknown { .. }));
-        self.set_reached(id, reached);
+        self.links.set_reached(id, reached);
         if let Some(lane) = lane {
             self.effects.push(Effect::Restart(lane));
         }
@@ -120,12 +123,12 @@ impl<D: Device> Core<D> {
         let reached = match self.stop_end(qp) {
             Stopped::Waiting if self.links.unsettled.len() < ENDED_MAX => {
                 let asked = Some((ticket, (qpn, peer_qpn), psn));
-                return self.settle_later(Unsettled { id, qp, asked }, now);
+                return self.links.settle_later(Unsettled { id, qp, asked }, now);
             }
             stopped => stopped.psn(),
         };
         if matches!(link_reached(&self.links.rc, id), Reached::Unasked | Reached::Asked) {
-            self.set_reached(id, Reached::Psn(psn));
+            self.links.set_reached(id, Reached::Psn(psn));
         }
         self.links.control.answer(ticket, Answer::Fate(reached), now);
         if matches!(state, LinkState::Ready | LinkState::Listening) {

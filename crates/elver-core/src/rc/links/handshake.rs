@@ -78,7 +78,7 @@ impl<D: Device> Core<D> {
         let Some(link) = self.links.rc.get(id) else { return bug!("a link that is gone fails") };
         let (peer, class, purpose) = (link.peer, link.class, link.purpose);
         self.stats.links_failed += 1;
-        let gid = self.gid_of(peer);
+        let gid = self.peers.gid_of(peer);
         let error = match refusal {
             // The peer's own request brings the link.
             Some(Refusal::Crossed) => {

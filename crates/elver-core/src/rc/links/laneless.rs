@@ -50,7 +50,7 @@ impl<D: Device> Core<D> {
             }
             self.links.waiting.ops.push(waiting);
             // For links to meta servers each sweep asks anyway.
-            if !self.is_meta_server(waiting.peer) {
+            if !self.discovery.is_meta_server(waiting.peer) {
                 self.effects.push(Effect::WantLane(waiting.peer, waiting.class));
             }
         }

@@ -47,6 +47,8 @@ impl<D: Device> Core<D> {
 
     /// Whether look-ups go over a link, if it is ready.
     pub(crate) fn is_way_to_meta_server(&self, link: &RcLink) -> bool {
-        link.purpose.is_shared() && link.class == Class::Low && self.is_meta_server(link.peer)
+        link.purpose.is_shared()
+            && link.class == Class::Low
+            && self.discovery.is_meta_server(link.peer)
     }
 }

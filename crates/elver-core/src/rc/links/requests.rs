@@ -1,12 +1,27 @@
 //! Requests to peers.
 
 use elver_control::{ControlAddr, Request, Ticket};
-use elver_verbs::{Device, Time};
+use elver_verbs::{Device, Memory, Time};
 
 use crate::ids::{CallId, Id as _, LinkId};
 use crate::rc::link::{LinkState, RcLink, Reached};
 use crate::rc::links::CallFor;
+use crate::rc::links::Links;
 use crate::{ConnectError, Core};
+
+impl<M: Memory> Links<M> {
+    /// As many requests wait as may.
+    pub(crate) fn busy(&self) -> ConnectError {
+        let (waiting, limit) = self.control.load();
+        ConnectError::Busy { waiting, limit }
+    }
+
+    pub(crate) fn set_reached(&mut self, id: LinkId, reached: Reached) {
+        if let Some(link) = self.rc.get_mut(id) {
+            link.reached = reached;
+        }
+    }
+}
 
 impl<D: Device> Core<D> {
     /// Asks a peer for something, if there is room for that.
@@ -52,17 +67,5 @@ impl<D: Device> Core<D> {
             busy = true;
         }
         busy
-    }
-
-    /// As many requests wait as may.
-    pub(crate) fn busy(&self) -> ConnectError {
-        let (waiting, limit) = self.links.control.load();
-        ConnectError::Busy { waiting, limit }
-    }
-
-    pub(crate) fn set_reached(&mut self, id: LinkId, reached: Reached) {
-        if let Some(link) = self.links.rc.get_mut(id) {
-            link.reached = reached;
-        }
     }
 }

@@ -33,7 +33,7 @@ impl<D: Device> Core<D> {
 
     /// A sender asks for credit.
     pub(crate) fn credit_probed(&mut self, peer: PeerId, header: &Header) {
-        let (target, from) = (self.target_of(header), (peer, header.src_vqp));
+        let (target, from) = (self.clients.target_of(header), (peer, header.src_vqp));
         let backlog = |target| self.vqps.get(target)?.backlog.as_ref();
         let is_filling = |target: &VqpId| {
             backlog(*target).is_some_and(|backlog| backlog.is_filling(&self.config))

@@ -38,7 +38,7 @@ impl<D: Device> Core<D> {
         match self.ask_link(peer, class, Purpose::Pool, now) {
             Ok(_) => {}
             Err(Unasked::NoAddress) => {
-                let gid = self.gid_of(peer);
+                let gid = self.peers.gid_of(peer);
                 self.waiters_fail(peer, class, &ConnectError::Unreachable { gid }, now);
             }
             Err(Unasked::Busy | Unasked::Short(..)) => {
@@ -108,10 +108,10 @@ impl<D: Device> Core<D> {
 
     /// What a connect is told that no link was asked for.
     pub(in crate::rc::links) fn unasked(&self, why: Unasked, peer: PeerId) -> ConnectError {
-        let gid = self.gid_of(peer);
+        let gid = self.peers.gid_of(peer);
         match why {
             Unasked::NoAddress => ConnectError::Unreachable { gid },
-            Unasked::Busy => self.busy(),
+            Unasked::Busy => self.links.busy(),
             Unasked::Short(of, used, limit) => {
                 ConnectError::NoRcQp { gid, here: true, of, used, limit }
             }
