@@ -193,6 +193,15 @@ impl<D: Device> Core<D> {
         }
     }
 
+    /// Whether a client has something to hear of what one of its VQPs was until now: completions, or why it has failed. Who
+    /// connects that one anew tells it before, or it would be taken for the new connection's.
+    #[inline]
+    pub fn is_to_hear(&self, client: ClientId, vqp: VqpId) -> bool {
+        let of_vqp = |event: &Event| matches!(event, Event::Failed { vqp: of, .. } if *of == vqp);
+        self.clients.open.get(client).is_some_and(|client| !client.completions.is_empty())
+            || self.events.iter().any(of_vqp)
+    }
+
     /// A client that has completions to take, each once until more come: what a host that serves
     /// many asks instead of looking at all.
     #[inline(never)]

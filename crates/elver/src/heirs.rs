@@ -153,7 +153,7 @@ impl Session {
         let mut inner = self.inner.borrow_mut();
         inner.link.expect_children()?;
         let command = Command::Prepare { heirs: count, vqps, mr_len, access };
-        let request = inner.ask(&command, None)?;
+        let request = inner.ask(&command)?;
         let Outcome::Prepared { set, file_bytes } =
             inner.outcome(request, Wait::for_an_answer())?
         else {
@@ -266,7 +266,7 @@ impl Heirs {
             let options = VqpOptions::default();
             inner.call(&Command::PrepareUnassigned { set, options })?;
         }
-        inner.ask(&Command::Seal { set, addr: self.all.addr(), must_connect }, None)
+        inner.ask(&Command::Seal { set, addr: self.all.addr(), must_connect })
     }
 
     /// How many sessions there are.

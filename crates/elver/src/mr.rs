@@ -65,7 +65,7 @@ impl Mr {
         let memory = unsafe { SoftMemory::from_raw_parts(arena.add(at), bytes) };
         zero(&memory, piece.used.min(len));
         let (offset, addr) = (piece.offset, memory.base_addr());
-        let request = match inner.ask(&Command::CarveMr { len, offset, addr, access }, None) {
+        let request = match inner.ask(&Command::CarveMr { len, offset, addr, access }) {
             Ok(request) => request,
             Err(error) => {
                 inner.arena.give_back(piece);

@@ -310,7 +310,7 @@ impl Session {
     /// # Errors
     /// [`Error::NodeGone`], and as [`Session::close`].
     pub fn close_start(&self) -> Result<Closing, Error> {
-        let request = self.inner.borrow_mut().ask(&Command::Goodbye, None)?;
+        let request = self.inner.borrow_mut().ask(&Command::Goodbye)?;
         Ok(Closing::begun(self, request))
     }
 }

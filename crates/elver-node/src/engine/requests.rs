@@ -107,7 +107,7 @@ impl Engine {
             counters.posts_refused += desk.open.post_receives(desk.tools.core, vqp, wrs, now)?;
         }
         let (mut goodbye, mut share, mut ordered) = (None, None, None);
-        let (mut reach, mut shut) = (None, None);
+        let (mut reach, mut shut, mut connect) = (None, None, None);
         for _ in 0..REQUESTS_MAX {
             if desk.open.owes() || *taken >= most {
                 break;
@@ -148,6 +148,15 @@ impl Engine {
                     reach = Some((request, (vqp, rkey)));
                     break;
                 }
+                Request::Command {
+                    request,
+                    command: Command::Connect { vqp, gid, port, options },
+                } if desk.tools.core.is_to_hear(desk.open.client, VqpId(vqp)) => {
+                    counters.commands += 1;
+                    *taken += WRS_PER_COMMAND;
+                    connect = Some((request, Command::Connect { vqp, gid, port, options }, vqp));
+                    break;
+                }
                 Request::Command { request, command } => {
                     counters.commands += 1;
                     if let Some(order) = SetOrder::of(&command) {
@@ -176,6 +185,15 @@ impl Engine {
             }
         }
         desk.open.wrs += u64::from(*taken);
+        if let Some((request, command, vqp)) = connect {
+            self.tell_before(slot, vqp)?;
+            let Engine { core, sessions, counters, maker, looks, copier, .. } = self;
+            let tools = Tools { core, maker, looks, copier };
+            let Some(mut desk) = Desk::of(sessions, slot, tools, now) else { return Ok(true) };
+            let outcome = desk.command(request, command);
+            counters.commands_refused += desk.open.conclude(request, outcome)?;
+            return Ok(true);
+        }
         if let Some((lkey, whose)) = shut {
             directs.shut(lkey, Some(whose), sessions, now);
         }

@@ -15,6 +15,15 @@ use super::{COMPLETIONS_MAX, Engine};
 /// Events for clients that are none of the engine's sessions; older ones give way.
 const EVENTS_KEPT_MAX: usize = 4_096;
 
+/// Where completions go for which the session's ring has no room.
+#[derive(Clone, Copy)]
+enum Room {
+    /// Nowhere: the core keeps them.
+    InRing,
+    /// The session is owed them.
+    Kept,
+}
+
 impl Engine {
     /// Hands out completions and events.
     #[inline]
@@ -35,17 +44,33 @@ impl Engine {
 
     /// Hands a session's completions out, as many as there is room for.
     pub(super) fn hand_out(&mut self, slot: u32, now: Time) {
-        let Some((session, quotas)) = self.sessions.get_with_quotas(slot) else { return };
+        let result = self.try_hand_out(slot, Room::InRing);
+        self.sessions.activate(slot, now);
+        self.settle(slot, result, now);
+    }
+
+    /// A VQP is to be connected anew: what it was until now is told before, whether or not there is room.
+    #[cold]
+    pub(super) fn tell_before(&mut self, slot: u32, vqp: u32) -> Result<(), Violation> {
+        self.try_hand_out(slot, Room::Kept)?;
+        match self.core.take_failure(VqpId(vqp)) {
+            Some(cause) => self.sessions.reply(slot, Owed::Failed { vqp, cause: cause.into() }),
+            None => Ok(()),
+        }
+    }
+
+    fn try_hand_out(&mut self, slot: u32, within: Room) -> Result<(), Violation> {
+        let Some((session, quotas)) = self.sessions.get_with_quotas(slot) else { return Ok(()) };
         let account = session.account();
-        let Some(open) = &mut session.open else { return };
-        let result = loop {
-            let room = match open.completions_room() {
-                Ok(room) => room.min(COMPLETIONS_MAX),
-                Err(violation) => break Err(violation),
+        let Some(open) = &mut session.open else { return Ok(()) };
+        loop {
+            let room = match within {
+                Room::InRing => open.completions_room()?.min(COMPLETIONS_MAX),
+                Room::Kept => COMPLETIONS_MAX,
             };
             open.stalled = room == 0;
             if room == 0 {
-                break Ok(());
+                return Ok(());
             }
             let count = self.core.poll_completions(open.client, &mut self.completions[..room]);
             self.counters.completions += count as u64;
@@ -78,11 +103,9 @@ impl Engine {
                 }
             }
             if result.is_err() || count < room {
-                break result;
+                return result;
             }
-        };
-        self.sessions.activate(slot, now);
-        self.settle(slot, result, now);
+        }
     }
 
     /// Tells a session of an event.

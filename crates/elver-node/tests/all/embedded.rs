@@ -492,3 +492,24 @@ fn a_node_that_ends_ends_its_sessions_and_leaves() {
     let own = third.create();
     third.qconnect(own, gid(&a), 0).unwrap();
 }
+
+/// A WR that failed with the connection that there was is told of before the next one: behind it, it would be taken for
+/// that one's.
+#[test]
+fn what_failed_before_a_connect_is_told_before_it() {
+    let address = free_address();
+    let node = node(config(&address));
+    let mut client = client(&node);
+    let region = client.alloc(64).unwrap();
+    let vqp = client.create();
+    client.qconnect(vqp, gid(&address), 0).unwrap();
+    for round in 0..40 {
+        client.read(vqp, &region, 0, 8, RemoteAddr { addr: 0, rkey: 0xdead_0000 + round });
+        assert_ne!(client.completion().status, WcStatus::Success);
+        // The node takes this one and the connect at once, where it sleeps.
+        assert!(client.put_read(vqp, &region, 0, 8, RemoteAddr { addr: 0, rkey: 1 }));
+        client.qconnect(vqp, gid(&address), 0).unwrap();
+        assert_eq!(client.completions.len(), 1, "round {round}");
+        assert_eq!(client.completion().status, WcStatus::WrFlushErr);
+    }
+}

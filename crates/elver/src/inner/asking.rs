@@ -15,12 +15,8 @@ use crate::wait::Wait;
 
 impl Inner {
     /// Gives a command whose answer will be asked for; returns its request.
-    pub(crate) fn ask(
-        &mut self,
-        command: &Command<'_>,
-        connects: Option<u32>,
-    ) -> Result<u32, Error> {
-        self.ask_within(self.link.patient(), command, connects)
+    pub(crate) fn ask(&mut self, command: &Command<'_>) -> Result<u32, Error> {
+        self.ask_within(self.link.patient(), command)
     }
 
     /// As [`Inner::ask`], while there is no room for it until a time at most: for who asks much.
@@ -29,17 +25,12 @@ impl Inner {
         deadline: Option<Instant>,
         command: &Command<'_>,
     ) -> Result<u32, Error> {
-        self.ask_within(Wait::until(deadline), command, None)
+        self.ask_within(Wait::until(deadline), command)
     }
 
-    fn ask_within(
-        &mut self,
-        wait: Wait,
-        command: &Command<'_>,
-        connects: Option<u32>,
-    ) -> Result<u32, Error> {
+    fn ask_within(&mut self, wait: Wait, command: &Command<'_>) -> Result<u32, Error> {
         let request = self.next_request();
-        self.awaited.push(Awaited::new(request, connects));
+        self.awaited.push(Awaited::new(request));
         let told = self.tell_within(wait, request, command);
         if told.is_err() {
             self.forget(request);
@@ -54,18 +45,19 @@ impl Inner {
         is_own_node: bool,
         command: &Command<'_>,
     ) -> Result<u32, Error> {
-        let request = self.ask(command, Some(vqp))?;
+        let request = self.ask(command)?;
         let before = self.vqps.get_mut(&vqp).map(|entry| entry.begin_connect(is_own_node));
         if let Some(awaited) = self.awaited.iter_mut().find(|awaited| awaited.request == request) {
-            awaited.before = before;
+            // Not while there was no room for the command: what was told then is of the VQP as it is.
+            (awaited.connects, awaited.before) = (Some(vqp), before);
         }
         Ok(request)
     }
 
     /// The greeting asked for a VQP and its connect, whose ends will be asked for.
     pub(crate) fn expect_first(&mut self, options: VqpOptions) {
-        let create = Awaited { creates: Some(options), ..Awaited::new(First::CREATE, None) };
-        self.awaited.extend([create, Awaited::new(First::CONNECT, None)]);
+        let create = Awaited { creates: Some(options), ..Awaited::new(First::CREATE) };
+        self.awaited.extend([create, Awaited::new(First::CONNECT)]);
         self.last_request = First::CONNECT;
     }
 
@@ -77,7 +69,7 @@ impl Inner {
 
     /// Deregisters a region, of which a piece of the arena may become free; returns when that is over.
     pub(crate) fn deregister(&mut self, lkey: u32, piece: Option<Piece>) -> Result<(), Error> {
-        match self.ask(&Command::DeregisterMr { lkey }, None) {
+        match self.ask(&Command::DeregisterMr { lkey }) {
             Ok(request) => {
                 self.regions.remove(lkey);
                 self.leaving.extend(piece.map(|piece| (request, piece)));
@@ -113,7 +105,7 @@ impl Inner {
 
     /// Gives a command and waits for the answer.
     pub(crate) fn call(&mut self, command: &Command<'_>) -> Result<Outcome, Error> {
-        let request = self.ask(command, None)?;
+        let request = self.ask(command)?;
         self.outcome(request, Wait::for_an_answer())
     }
 
@@ -128,7 +120,7 @@ impl Inner {
         let huge = kind.huge;
         if let Some(near) = kind.near.filter(|_| !self.places_nothing) {
             let command = Command::AllocMrNear { len, addr, access, huge, near };
-            let request = self.ask(&command, None)?;
+            let request = self.ask(&command)?;
             match self.outcome(request, Wait::for_an_answer()) {
                 Err(Error::Refused { code: RefusalCode::Unsupported, .. }) => {
                     self.places_nothing = true;
@@ -138,7 +130,7 @@ impl Inner {
                 outcome => return Ok((request, outcome?)),
             }
         }
-        let request = self.ask(&Command::AllocMr { len, addr, access, huge }, None)?;
+        let request = self.ask(&Command::AllocMr { len, addr, access, huge })?;
         Ok((request, self.outcome(request, Wait::for_an_answer())?))
     }
 

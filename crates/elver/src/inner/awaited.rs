@@ -33,10 +33,10 @@ pub(super) struct Before {
 }
 
 impl Awaited {
-    pub(super) fn new(request: u32, connects: Option<u32>) -> Awaited {
+    pub(super) fn new(request: u32) -> Awaited {
         Awaited {
             request,
-            connects,
+            connects: None,
             before: None,
             creates: None,
             outcome: None,

@@ -218,6 +218,20 @@ impl Client {
         len: u32,
         remote: RemoteAddr,
     ) -> bool {
+        let posted = self.put_read(vqp, region, to, len, remote);
+        self.wake();
+        posted
+    }
+
+    /// As [`Client::try_read`]; a node that sleeps does not hear of it.
+    pub fn put_read(
+        &mut self,
+        vqp: u32,
+        region: &Region,
+        to: u64,
+        len: u32,
+        remote: RemoteAddr,
+    ) -> bool {
         let sges = [Sge { addr: region.addr + to, length: len, lkey: region.lkey }];
         let wr = SendWr {
             wr_id: 77,
@@ -226,13 +240,11 @@ impl Client {
             payload: Payload::Sges(&sges),
             dest: None,
         };
-        let posted = match self.end.send(vqp, &wr) {
+        match self.end.send(vqp, &wr) {
             Ok(()) => true,
             Err(PushError::Full) => false,
             Err(error) => panic!("{error}"),
-        };
-        self.wake();
-        posted
+        }
     }
 
     /// Posts a receive.
