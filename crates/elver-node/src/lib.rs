@@ -10,7 +10,7 @@
 //! | --- | --- | --- |
 //! | `node`, `error` | the node, driven by its owner or by a thread of its own; why it does not run | |
 //! | `engine` | the thread that owns device, core and sessions: its rounds; `counters` | |
-//! | | `door`, `greet`, `visits`: how processes come in, and how often; `sessions`, `session`: those that are there; `endings`, `partings`: how they end, and what counts for them until it is gone | |
+//! | | `door`, `greet`, `visits`: how processes come in, and how often; `spares`: memory that is there for them; `sessions`, `session`: those that are there; `endings`, `partings`: how they end, and what counts for them until it is gone | |
 //! | | `requests`, `desk`: what sessions ask, and what comes of it; `translate`: the portal's words for the core's; `tell`: what they are told; `turns`: whose turn it is | |
 //! | | `account`, `quota`, `leases`: who pays, and what each may have, of leased queue pairs too; `room`, `shelf`: whether there is memory, and the files that an account has | |
 //! | | `maker`: memory for processes; `held`, `shares`: what they have registered, also several sessions of one; `looks`: whether memory is there; `asides`: what may have to wait for a process | |

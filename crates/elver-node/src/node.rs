@@ -205,8 +205,10 @@ impl Node {
         while !stop.load(Ordering::Relaxed) {
             if self.engine.poll(Driver::Thread) {
                 idle_since = None;
-                // Whoever was told something may wait for this core.
-                if self.idle.yields && self.engine.has_told() && turns.shares_core() {
+                // Whoever was told something may wait for this core, and who was let in does if he shares it: before he ran
+                // he had it for long, to begin, which says nothing of what he does next.
+                let may_wait = self.engine.has_told() && turns.shares_core();
+                if self.idle.yields && (may_wait || self.engine.has_let_in()) {
                     turns.pass();
                 }
                 continue;

@@ -91,12 +91,16 @@ impl Kind {
         }
     }
 
-    /// The inode of this process's.
+    /// The inode of this process's. It is kept open where that can be: else the system makes it anew for each look at a
+    /// process that has the same, and clears it away again, which takes longer than the look.
     fn own(self) -> Option<u64> {
-        static OWN: [OnceLock<Option<u64>>; 2] = [OnceLock::new(), OnceLock::new()];
-        *OWN[self as usize].get_or_init(|| {
-            Some(std::fs::metadata(format!("/proc/self/ns/{}", self.name())).ok()?.ino())
-        })
+        type Kept = OnceLock<Option<(u64, Option<File>)>>;
+        static OWN: [Kept; 2] = [OnceLock::new(), OnceLock::new()];
+        let own = OWN[self as usize].get_or_init(|| {
+            let path = format!("/proc/self/ns/{}", self.name());
+            Some((std::fs::metadata(&path).ok()?.ino(), File::open(&path).ok()))
+        });
+        own.as_ref().map(|(number, _)| *number)
     }
 }
 

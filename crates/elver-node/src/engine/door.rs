@@ -1,18 +1,15 @@
 //! Where processes come in: the listening socket, the epoll that watches all sockets, and shared
-//! memory that was made ready for the next ones.
+//! memory that was made ready for the next ones ([`Spares`]).
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use elver_portal::memfd::Pages;
-use elver_portal::{ARENA_BYTES, Layout, Listener, NodeEnd, Socket};
-use elver_soft::SoftMemory;
-use elver_verbs::Time;
+use elver_portal::{Listener, Socket};
 use rustix::event::epoll;
 use rustix::time::Timespec;
 
-use super::room::{self, Backing};
+use super::spares::Spares;
 
 /// What an epoll event is of, if it is not a session.
 pub(super) const LISTENER: u64 = u64::MAX;
@@ -23,25 +20,12 @@ pub(super) const PROCESS: u64 = 1 << 31;
 /// Events that are taken at a turn.
 pub(super) const EVENTS_MAX: usize = 32;
 
-/// After so long memory for a session is looked for again.
-const REFILL_AGAIN_NS: u64 = 1_000_000_000;
-
 pub(super) struct Door {
     listener: Option<Listener>,
     epoll: OwnedFd,
-    spares: Vec<Spare>,
-    spares_max: usize,
-    /// There was no memory for one: until then none is made.
-    refill_at: Time,
+    pub(super) spares: Spares,
     /// The listener is not watched, since the process has no descriptor left.
     paused: bool,
-}
-
-/// Shared memory for a session that has none yet.
-pub(super) struct Spare {
-    pub(super) file: Backing,
-    pub(super) end: NodeEnd,
-    pub(super) arena: SoftMemory,
 }
 
 impl Door {
@@ -56,45 +40,8 @@ impl Door {
             epoll::add(&epoll, listener, epoll::EventData::new_u64(LISTENER), input)?;
         }
         epoll::add(&epoll, inlet, epoll::EventData::new_u64(INLET), input)?;
-        let mut door = Door {
-            listener,
-            epoll,
-            spares: Vec::new(),
-            spares_max,
-            refill_at: Time::ZERO,
-            paused: false,
-        };
-        while door.wants_refill(Time::ZERO) {
-            door.spares.push(Spare::make(Layout::default())?);
-        }
-        Ok(door)
-    }
-
-    /// Makes one session's memory ready. Without memory for it there will be fewer for a time.
-    pub(super) fn refill(&mut self, now: Time) {
-        self.keep(Spare::make(Layout::default()), now);
-    }
-
-    fn keep(&mut self, made: io::Result<Spare>, now: Time) {
-        match made {
-            Ok(spare) => self.spares.push(spare),
-            Err(_) => self.refill_at = now.saturating_add_ns(REFILL_AGAIN_NS),
-        }
-    }
-
-    /// Whether [`Door::refill`] has something to do.
-    pub(super) fn wants_refill(&self, now: Time) -> bool {
-        self.spares.len() < self.spares_max && now >= self.refill_at
-    }
-
-    /// Shared memory of a layout: ready made if it is the usual one.
-    pub(super) fn memory(&mut self, layout: Layout) -> io::Result<Spare> {
-        if layout == Layout::default()
-            && let Some(spare) = self.spares.pop()
-        {
-            return Ok(spare);
-        }
-        Spare::make(layout)
+        let spares = Spares::new(spares_max)?;
+        Ok(Door { listener, epoll, spares, paused: false })
     }
 
     /// Whether processes may come through a socket that listens.
@@ -173,36 +120,5 @@ impl Door {
 impl AsFd for Door {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
-    }
-}
-
-impl Spare {
-    fn make(layout: Layout) -> io::Result<Spare> {
-        let file = room::memfd("elver-portal", layout.bytes() as u64, Pages::Small, None)?;
-        let end = NodeEnd::map(&file, layout)?;
-        let arena = SoftMemory::map_file_from(&file, layout.arena_at() as u64, ARENA_BYTES);
-        Ok(Spare { file, end, arena: arena.map_err(io::Error::other)? })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::notice::channel;
-    use super::*;
-
-    /// One moment without memory, or descriptors, and each process had to wait for its session's for good.
-    #[test]
-    fn spare_sessions_that_could_not_be_made_are_made_later() {
-        let (_outlet, inlet) = channel().unwrap();
-        let mut door = Door::new(None, inlet.as_fd(), 2).unwrap();
-        let now = Time(1 << 40);
-        assert!(!door.wants_refill(now));
-        door.memory(Layout::default()).unwrap();
-        assert!(door.wants_refill(now));
-        door.keep(Err(io::ErrorKind::OutOfMemory.into()), now);
-        let later = now.saturating_add_ns(REFILL_AGAIN_NS);
-        assert!(!door.wants_refill(Time(later.0 - 1)) && door.wants_refill(later));
-        door.refill(later);
-        assert_eq!((door.spares.len(), door.wants_refill(later)), (2, false));
     }
 }

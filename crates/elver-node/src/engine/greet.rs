@@ -172,6 +172,7 @@ impl Engine {
                 self.counters.sessions_opened += 1;
                 self.opened_at = now;
                 self.has_told = true;
+                self.has_let_in = true;
                 self.sessions.activate(slot, now);
             }
             Err(refused) => {
@@ -225,7 +226,7 @@ impl Engine {
             return Err(Refused::new(RefusalCode::Limit, text));
         }
         let layout = wanted.granted(self.sessions.most);
-        let spare = self.door.memory(layout)?;
+        let spare = self.door.spares.take(layout, now)?;
         let Some(session) = self.sessions.get(slot) else { return Ok(()) };
         let account = session.account();
         let limits = self.sessions.client_limits(account);

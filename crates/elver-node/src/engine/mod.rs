@@ -34,6 +34,7 @@ mod session;
 mod sessions;
 mod shares;
 mod shelf;
+mod spares;
 mod tell;
 #[cfg(test)]
 mod tests;
@@ -91,13 +92,11 @@ const SOCKETS_NS_CLOSED: u64 = 200_000;
 const SOCKETS_NS_MAX: u64 = 20_000;
 /// Time between two rounds of tidying.
 const TIDY_NS: u64 = 200_000;
-/// After so long without work it is a good moment to make something ready for processes to come.
-const QUIET_NS: u64 = 100_000;
-/// So long after a process has got its session it begins to use it, and is not kept waiting for what
-/// others may need: a session's memory takes the kernel long to clear.
+/// So long after a process has got its session it begins to use it, and is not kept waiting for what others may need, or
+/// have left: a session's memory takes the kernel long to make and to give back.
 const BEGINS_NS: u64 = 1_000_000;
-/// The longest time that this waits for such a moment.
-const PREPARE_NS_MAX: u64 = 5_000_000;
+/// The longest time that what others have left waits for such a moment.
+const CLEAR_NS_MAX: u64 = 20_000_000;
 /// Time between two looks at the files that processes have, where memory is short.
 const ROOM_NS: u64 = 10_000_000;
 /// Processes that are let in at a look.
@@ -142,6 +141,8 @@ pub(crate) struct Engine {
     visits: Visits,
     /// The last round has told a process something.
     has_told: bool,
+    /// The last round has let a process in.
+    has_let_in: bool,
     host: Host,
     membership: Membership,
     scratch: Scratch,
@@ -152,8 +153,8 @@ pub(crate) struct Engine {
     looked_at: Time,
     tidied_at: Time,
     busy_at: Time,
-    prepared_at: Time,
     opened_at: Time,
+    cleared_at: Time,
     room_at: Time,
     // The maker's thread may wait for room in the inlet, which must go first.
     inlet: Inlet,
@@ -214,6 +215,7 @@ impl Engine {
             newcomers: Vec::with_capacity(NEWCOMERS_MAX),
             visits: Visits::default(),
             has_told: false,
+            has_let_in: false,
             host: Host::own(),
             membership: Membership::default(),
             scratch: Scratch::default(),
@@ -223,8 +225,8 @@ impl Engine {
             looked_at: Time::ZERO,
             tidied_at: Time::ZERO,
             busy_at: Time::ZERO,
-            prepared_at: Time::ZERO,
             opened_at: Time::ZERO,
+            cleared_at: Time::ZERO,
             room_at: Time::ZERO,
             inlet,
             maker,
@@ -257,6 +259,7 @@ impl Engine {
     pub(crate) fn poll(&mut self, driver: Driver) -> bool {
         let now = now();
         self.has_told = false;
+        self.has_let_in = false;
         self.turns += 1;
         self.pulse.turned(self.turns);
         // What the driver itself asks for stands there already, and may be done at once; nothing
@@ -314,12 +317,15 @@ impl Engine {
         self.has_told
     }
 
+    /// Whether the last round has let a process in.
+    #[inline]
+    pub(crate) fn has_let_in(&self) -> bool {
+        self.has_let_in
+    }
+
     /// Sleeps until there is something to do, at most so long. Returns at once if there is already.
     pub(crate) fn rest(&mut self, at_most: Duration) -> Result<(), NodeError> {
         let now = now();
-        if self.prepare(now) {
-            return Ok(());
-        }
         while let Some(token) = self.newcomers.pop() {
             self.watch(token, now);
         }
@@ -346,13 +352,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes one thing ready for processes to come; false if all is.
-    fn prepare(&mut self, now: Time) -> bool {
-        let wanted = self.door.wants_refill(now);
-        if wanted {
-            self.door.refill(now);
+    /// Whether ended sessions' memory is given back now: not while a process is about to begin; but then, as they come
+    /// without an end, all the same.
+    fn may_clear(&mut self, now: Time) -> bool {
+        let begins = now.ns_since(self.opened_at) < BEGINS_NS;
+        let may = !begins || now.ns_since(self.cleared_at) >= CLEAR_NS_MAX;
+        if may {
+            self.cleared_at = now;
         }
-        wanted
+        may
     }
 
     /// Takes what active sessions have put in.
@@ -472,13 +480,7 @@ impl Engine {
         if elver_soft::fault::faults() != self.faults {
             self.mourn(now);
         }
-        // Not while a process is about to begin; but then, under load without an end, all the same.
-        let quiet =
-            now.ns_since(self.busy_at) >= QUIET_NS && now.ns_since(self.opened_at) >= BEGINS_NS;
-        if quiet || now.ns_since(self.prepared_at) >= PREPARE_NS_MAX {
-            self.prepared_at = now;
-            self.prepare(now);
-        }
+        self.door.spares.tend(now);
         let idle_ns = self.config.engine.session_idle_us.saturating_mul(1_000);
         self.sessions.rest_idle(idle_ns, now);
         self.sessions.partings.tend(now);
@@ -486,11 +488,14 @@ impl Engine {
             self.settle_directs(now);
         }
         self.sets.give_back_places(&self.maker);
+        let may_clear = self.may_clear(now);
         let (core, directs) = (&self.core, &self.directs);
         self.sessions.quotas.tend(|client, vqp| core.is_going(client, vqp));
         let is_gone = |client| core.client_is_gone(client) && !directs.keeps(client);
-        let gone = self.sessions.forget_gone(is_gone, &self.maker, now);
-        for slot in gone {
+        if may_clear {
+            self.sessions.clear_gone(is_gone, &self.maker, now);
+        }
+        for slot in self.sessions.left(is_gone) {
             self.sessions.say_goodbye(slot, &self.maker);
         }
         let asides = &self.maker.asides;

@@ -12,12 +12,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use rustix::process::Pid;
 
 use super::account::{Account, Customer};
-use super::door::Spare;
 use super::gate::Gate;
 use super::held::Held;
 use super::leases::Leases;
 use super::quota::Usage;
 use super::room::Backing;
+use super::spares::Spare;
 use super::translate::Refused;
 
 /// A process that connected.

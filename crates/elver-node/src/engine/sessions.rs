@@ -483,13 +483,13 @@ impl Sessions {
         !self.ghosts.contains_key(&client) && !self.cleared.contains_key(&client)
     }
 
-    /// Has the memory given back of ended sessions of which nothing else is left; gives those places whose goodbye is done.
-    pub(super) fn forget_gone(
+    /// Has the memory given back of ended sessions of which nothing else is left.
+    pub(super) fn clear_gone(
         &mut self,
         is_gone: impl Fn(ClientId) -> bool,
         maker: &Maker,
         now: Time,
-    ) -> Vec<u32> {
+    ) {
         // A process that keeps the mapping must not keep memory that counts for nobody.
         for (client, ghost) in self.ghosts.extract_if(|client, _| is_gone(*client)) {
             let Ghost { account, usage, mut leavings, memory } = ghost;
@@ -500,6 +500,10 @@ impl Sessions {
             self.cleared.insert(client, account);
             self.clearing.entry(account).or_default().insert(client, now);
         }
+    }
+
+    /// The places whose goodbye is done.
+    pub(super) fn left(&self, is_gone: impl Fn(ClientId) -> bool) -> Vec<u32> {
         if self.leaving == 0 {
             return Vec::new();
         }

@@ -16,9 +16,9 @@ pub(super) fn engine(address: [u8; 4]) -> (Engine, Outlet) {
 /// With other settings than the usual ones.
 pub(super) fn engine_of(address: [u8; 4], set: impl FnOnce(&mut Config)) -> (Engine, Outlet) {
     let mut config = Config::default();
+    config.socket.spare_sessions = 0;
     set(&mut config);
     config.node.address = address.into();
-    config.socket.spare_sessions = 0;
     let mut soft = SoftConfig::for_address(address.into());
     soft.publish = false;
     let device = SoftDevice::open(soft).unwrap();
@@ -393,4 +393,104 @@ fn a_round_ends_though_there_is_more_to_take() {
         assert!((1..2_048).contains(&(now - before)), "{before}, {now} of {count}");
         before = now;
     }
+}
+
+/// A process of an account's that says hello; the file of its session, once it is let in.
+fn begin(engine: &mut Engine, account: Account) -> (elver_portal::Socket, std::os::fd::OwnedFd) {
+    let (ours, theirs) = elver_portal::Socket::pair().unwrap();
+    let hello = Message::Hello { layout: Layout::default(), first: None };
+    engine.admit(ours, now());
+    let token = *engine.newcomers.last().unwrap();
+    let slot = engine.sessions.of_token(token).unwrap();
+    engine.sessions.get(slot).unwrap().customer.account = account;
+    theirs.send(&hello, None).unwrap();
+    engine.attend(token, now());
+    let Received::Message(Message::Welcome(_), Some(file)) = theirs.receive(true).unwrap() else {
+        panic!("no welcome")
+    };
+    (theirs, file)
+}
+
+#[test]
+fn a_session_that_was_made_ahead_is_its_takers_alone_and_counts_for_it_from_then_on() {
+    let (mut engine, _outlet) =
+        engine_of([127, 99, 3, 30], |config| config.socket.spare_sessions = 2);
+    assert!(engine.sessions.users().is_empty() && engine.sessions.quotas.mappings() == 0);
+    let mut numbers = Vec::new();
+    let mut all = Vec::new();
+    for uid in [1_001, 1_002, 1_003] {
+        let account = Account { uid, ..USER };
+        let (socket, file) = begin(&mut engine, account);
+        let file = std::fs::File::from(file);
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut &file, &mut bytes).unwrap();
+        assert!(bytes.len() == Layout::default().bytes() && bytes.iter().all(|byte| *byte == 0));
+        // For who gets the next one, if it were the same.
+        std::os::unix::fs::FileExt::write_all_at(&file, b"mine", 4_096).unwrap();
+        numbers.push(std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap()));
+        let users = engine.sessions.users();
+        let user = users.iter().find(|user| user.uid == uid).unwrap();
+        assert_eq!((user.sessions, users.len()), (1, numbers.len()));
+        let each = Usage::SESSION.of_memory().mappings;
+        assert_eq!(engine.sessions.quotas.mappings(), each * numbers.len() as u32);
+        all.push((socket, file));
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 3);
+}
+
+/// The memory of the last one was given back while the next one began, which took three times as long then where it shares
+/// the engine's core.
+#[test]
+fn what_ended_sessions_left_waits_while_a_process_begins_and_not_for_ever() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 31]);
+    let there = |file: &std::os::fd::OwnedFd| rustix::fs::fstat(file).unwrap().st_blocks > 0;
+    // What was handed to the account's thread before is done.
+    let settled = |engine: &mut Engine| {
+        let (done, is_done) = std::sync::mpsc::channel();
+        engine.maker.asides.run(USER, move |_| done.send(()).unwrap());
+        is_done.recv().unwrap();
+    };
+    let (socket, file) = begin(&mut engine, USER);
+    drop(socket);
+    engine.end(0, End::Closed, now());
+    let (_next, _) = begin(&mut engine, Account { uid: 1_002, ..USER });
+    // All that the core has of it is gone at once: it had nothing.
+    let opened = engine.opened_at;
+    engine.cleared_at = opened;
+    engine.tidy(Time(opened.0 + BEGINS_NS - 1));
+    settled(&mut engine);
+    assert!(there(&file));
+    engine.tidy(Time(opened.0 + BEGINS_NS));
+    settled(&mut engine);
+    assert!(!there(&file));
+
+    let (socket, file) = begin(&mut engine, USER);
+    drop(socket);
+    let token = *engine.newcomers.last().unwrap();
+    let slot = engine.sessions.of_token(token).unwrap();
+    engine.end(slot, End::Closed, now());
+    let cleared = Time(opened.0 + BEGINS_NS);
+    assert_eq!(engine.cleared_at, cleared);
+    // They come without an end.
+    for (after, is_there) in [(CLEAR_NS_MAX - 1, true), (CLEAR_NS_MAX, false)] {
+        engine.opened_at = Time(cleared.0 + after);
+        engine.tidy(engine.opened_at);
+        settled(&mut engine);
+        assert_eq!(there(&file), is_there);
+    }
+}
+
+#[test]
+fn a_round_that_lets_a_process_in_says_so() {
+    let (mut engine, outlet) = engine([127, 99, 3, 32]);
+    let (ours, theirs) = elver_portal::Socket::pair().unwrap();
+    let hello = Message::Hello { layout: Layout::default(), first: None };
+    theirs.send(&hello, None).unwrap();
+    assert!(outlet.try_send(Notice::Adopt { socket: ours }));
+    until(&mut engine, |engine| engine.has_let_in().then_some(()));
+    assert!(matches!(theirs.receive(true).unwrap(), Received::Message(Message::Welcome(_), _)));
+    engine.poll(Driver::Thread);
+    assert!(!engine.has_let_in());
 }

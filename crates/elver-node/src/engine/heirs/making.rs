@@ -9,7 +9,6 @@ use elver_verbs::{AccessFlags, Time};
 
 use super::plan::Made;
 use super::{Heir, Ready, Sets, State};
-use crate::engine::door::Spare;
 use crate::engine::maker::Maker;
 use crate::engine::notice::Notice;
 use crate::engine::orders::{Awaiting, Cleared, Place, Readied};
@@ -17,6 +16,7 @@ use crate::engine::quota::Usage;
 use crate::engine::room::Backing;
 use crate::engine::session::{Open, Owed, Region};
 use crate::engine::sessions::Sessions;
+use crate::engine::spares::Spare;
 use crate::engine::translate::Refused;
 
 /// Heirs that are made at a turn: each takes some tens of microseconds, for which others wait.
