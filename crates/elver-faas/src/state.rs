@@ -2,11 +2,11 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Gid, Mode, OFlags, fchmod, fchown, flock, open};
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
 
@@ -177,7 +177,7 @@ impl StateDirectory {
         self.sockets(id).join(CONTROL_SOCKET)
     }
 
-    /// Makes a container's directories. Its sockets are of its user.
+    /// Makes a container's directories.
     ///
     /// # Errors
     /// What the system says.
@@ -188,19 +188,36 @@ impl StateDirectory {
         // Functions' environments stand in it.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(own)?;
         file.write_all(&serde_json::to_vec(terms)?)?;
-        std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o500))?;
-        self.give(&sockets, uid)
+        self.show_sockets(id, uid)
     }
 
-    /// Lets the container's user reach a file, where that is not our own.
+    /// Lets a container's user, by his group, pass through the directory of its sockets and list it. It stays our own: who
+    /// could change it could have us give him what a link in place of a socket leads to. One that an earlier version gave away
+    /// is taken back.
     ///
     /// # Errors
     /// What the system says.
-    pub fn give(&self, path: &Path, uid: u32) -> io::Result<()> {
-        if std::fs::metadata(path)?.uid() == uid {
+    pub fn show_sockets(&self, id: ContainerId, uid: u32) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let sockets = open(self.sockets(id), flags, Mode::empty())?;
+        let own = rustix::process::geteuid();
+        if own.as_raw() != uid {
+            fchown(&sockets, Some(own), Some(Gid::from_raw(uid)))?;
+        }
+        // What changes its group may take bits away.
+        fchmod(&sockets, Mode::from_raw_mode(0o750))?;
+        Ok(())
+    }
+
+    /// Lets the container's user reach a socket, where that is not our own.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn give(&self, socket: &Path, uid: u32) -> io::Result<()> {
+        if std::fs::symlink_metadata(socket)?.uid() == uid {
             return Ok(());
         }
-        chown(path, Some(uid), Some(uid))
+        lchown(socket, Some(uid), Some(uid))
     }
 
     /// Containers that have a directory here, and by what they were made.
@@ -317,6 +334,33 @@ mod tests {
         assert_eq!(left(), 0);
         drop(directory);
         StateDirectory::open(&state, &programs(&init)).unwrap();
+    }
+
+    /// Its owner could replace a socket by a link just before that was given to him.
+    #[test]
+    fn the_directory_of_sockets_is_our_own() {
+        let place = tempfile::tempdir().unwrap();
+        let (state, init) = (place.path().join("state"), place.path().join("init"));
+        std::fs::write(&init, "a program").unwrap();
+        let directory = StateDirectory::open(&state, &programs(&init)).unwrap();
+        let own = rustix::process::geteuid();
+        // Another user's, where we may make such containers.
+        let uid = if own.is_root() { 61_080 } else { own.as_raw() };
+        let (id, sockets) = (ContainerId(7), directory.sockets(ContainerId(7)));
+        directory.make(id, uid, &Terms::default()).unwrap();
+        let is_ours = || {
+            let made = std::fs::metadata(&sockets).unwrap();
+            assert_eq!((made.uid(), made.mode() & 0o7777), (own.as_raw(), 0o750));
+        };
+        is_ours();
+        // As an earlier version left it, and its owner after that.
+        lchown(&sockets, Some(uid), Some(uid)).unwrap();
+        std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o777)).unwrap();
+        directory.show_sockets(id, uid).unwrap();
+        is_ours();
+        std::os::unix::fs::symlink(&init, sockets.join("api-1.sock")).unwrap();
+        directory.give(&sockets.join("api-1.sock"), uid).unwrap();
+        assert_eq!(std::fs::metadata(&init).unwrap().uid(), own.as_raw());
     }
 
     /// Who has opened the file of a lock that goes with its owner has not the lock of the next one.

@@ -316,6 +316,7 @@ impl Orchestrator {
         owner: &Owner,
         expected: Expected,
     ) -> io::Result<()> {
+        self.directory.show_sockets(id, owner.uid)?;
         let socket = self.directory.control_socket(id);
         let listener = http::bind(&socket)?;
         self.directory.give(&socket, owner.uid)?;
