@@ -296,7 +296,10 @@ fn wait_for_lock(path: &Path) -> io::Result<std::fs::File> {
     let file = path.join("lock");
     let which = |file: std::fs::Metadata| (file.dev(), file.ino());
     loop {
-        let lock = std::fs::File::create(&file)?;
+        let mut options = OpenOptions::new();
+        // Who can open it can lock it, and no orchestrator would start.
+        let lock = options.write(true).create(true).truncate(false).mode(0o600).open(&file)?;
+        lock.set_permissions(std::fs::Permissions::from_mode(0o600))?;
         let is_locked = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
         if is_locked && std::fs::metadata(&file).ok().map(which) == Some(which(lock.metadata()?)) {
             return Ok(lock);
@@ -361,6 +364,20 @@ mod tests {
         std::os::unix::fs::symlink(&init, sockets.join("api-1.sock")).unwrap();
         directory.give(&sockets.join("api-1.sock"), uid).unwrap();
         assert_eq!(std::fs::metadata(&init).unwrap().uid(), own.as_raw());
+    }
+
+    /// Any user of the host could lock it, and no orchestrator started.
+    #[test]
+    fn the_lock_is_nobody_elses_to_open() {
+        let place = tempfile::tempdir().unwrap();
+        let lock = place.path().join("lock");
+        let mode = || std::fs::metadata(&lock).unwrap().mode() & 0o7777;
+        drop(wait_for_lock(place.path()).unwrap());
+        assert_eq!(mode(), 0o600);
+        // An earlier version's.
+        std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o644)).unwrap();
+        drop(wait_for_lock(place.path()).unwrap());
+        assert_eq!(mode(), 0o600);
     }
 
     /// Who has opened the file of a lock that goes with its owner has not the lock of the next one.
