@@ -32,6 +32,7 @@
 //! | `action` | an action's container under OpenWhisk: `code`: what `/init` brings; `launcher`: its process; `group`: what that has started | |
 //! | `protocol` | what orchestrator, `elver-init` and runtimes say to each other | |
 //! | `bundle`, `containers`, `seccomp` | a container's configuration; the runtime's command line; the calls that it does not have | |
+//! | `code` | whether a function's code is where it is said to be, whoever else there is on the host | |
 //! | `config` | what the platform's owner says: `sections`: what there may be; `file`, `check`: how it is read, and what is refused; `error` | |
 //! | `state` | what the orchestrator has in files | |
 //! | `client` | asking an orchestrator | |
@@ -45,6 +46,7 @@ mod accepting;
 pub mod action;
 pub mod bundle;
 pub mod client;
+mod code;
 pub mod config;
 pub mod containers;
 mod gids;

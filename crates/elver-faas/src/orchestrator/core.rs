@@ -19,6 +19,7 @@ use super::room::Room;
 use super::stuck::Stuck;
 use super::tables::{Counted, Door, Expected, Home, Rooms, ServeError, State};
 use super::terms::{self, Places};
+use crate::code;
 use crate::config::{Config, Owner};
 use crate::containers::{Runtime, RuntimeError};
 use crate::protocol::Order;
@@ -276,6 +277,10 @@ impl Orchestrator {
         let owner = &self.config.owners[owner_name];
         let replaced = self.directory.replaced();
         let Some(terms) = terms::container(&self.config, replaced, owner_name) else { return };
+        if let Err(why) = self.check_code(owner_name) {
+            self.with(|schedule, now| schedule.container_ended(now, id, &why));
+            return;
+        }
         let made = self.directory.make(id, owner.uid, &terms);
         let made = made.and_then(|()| self.expect(id, owner, Expected::New));
         if let Err(error) = made {
@@ -299,6 +304,18 @@ impl Orchestrator {
         if let Err(error) = made {
             self.delete(id, &error.to_string());
         }
+    }
+
+    /// Whether an owner's container gets the code that the configuration says, and nothing that somebody has put in its place.
+    fn check_code(&self, owner: &str) -> Result<(), String> {
+        let own = rustix::process::geteuid().as_raw();
+        for (name, function) in self.config.functions.iter().filter(|(_, f)| f.owner == owner) {
+            let path = function.code.display();
+            code::check(&function.code, own).map_err(|error| {
+                format!("functions.{name}.code is {path}, which cannot be mounted: {error}")
+            })?;
+        }
+        Ok(())
     }
 
     fn places(&self, id: ContainerId) -> Places {

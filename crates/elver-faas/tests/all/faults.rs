@@ -337,6 +337,29 @@ fn what_a_function_prints_is_nobody_elses_to_read() {
     }
 }
 
+/// He saw whatever directory he liked, behind directories that are closed to him.
+#[test]
+fn an_owner_puts_no_other_directory_in_place_of_his_code() {
+    let place = tempfile::tempdir().unwrap();
+    let home = place.path().join("home");
+    let platform = Platform::start(
+        "",
+        &python("uma", 61_083, &["look"]).replace("@CODE@", home.join("code").to_str().unwrap()),
+    );
+    std::fs::create_dir(&home).unwrap();
+    std::os::unix::fs::symlink(platform.code(), home.join("code")).unwrap();
+    // The link is root's, in a directory of root's.
+    assert_eq!(platform.answer("uma-look", json!(null)).0, Start::Cold);
+    let mut platform = platform;
+    platform.kill();
+    std::os::unix::fs::chown(&home, Some(61_083), Some(61_083)).unwrap();
+    platform.configure("timeout_s = 20", "timeout_s = 19");
+    platform.start_again();
+    let (kind, what) = platform.refusal("uma-look", json!(null));
+    assert!(kind == "Container" && what.contains("can be replaced by others than root"), "{what}");
+    platform.end();
+}
+
 /// Its owner put a link in place of the next socket, and was given what it leads to.
 #[test]
 fn sockets_are_not_their_owners_to_replace() {
