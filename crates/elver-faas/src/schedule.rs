@@ -123,6 +123,17 @@ impl Schedule {
         Ok(id)
     }
 
+    /// A request's caller has gone. One that has no place yet is dropped, and nothing is said of it; what a process is about to
+    /// take, or has taken, goes on. Whether it was dropped.
+    pub fn withdraw(&mut self, id: RequestId) -> bool {
+        let has_none = self.requests.get(&id).is_some_and(|request| request.place.is_none());
+        if has_none {
+            self.requests.remove(&id);
+            self.waiting.retain(|waiting| *waiting != id);
+        }
+        has_none
+    }
+
     /// A container's number is taken, by one that an earlier orchestrator made.
     pub fn skip_number(&mut self, id: ContainerId) {
         self.next = self.next.max(id.0.saturating_add(1));

@@ -337,57 +337,6 @@ fn what_a_function_prints_is_nobody_elses_to_read() {
     }
 }
 
-/// He saw whatever directory he liked, behind directories that are closed to him.
-#[test]
-fn an_owner_puts_no_other_directory_in_place_of_his_code() {
-    let place = tempfile::tempdir().unwrap();
-    let home = place.path().join("home");
-    let platform = Platform::start(
-        "",
-        &python("uma", 61_083, &["look"]).replace("@CODE@", home.join("code").to_str().unwrap()),
-    );
-    std::fs::create_dir(&home).unwrap();
-    std::os::unix::fs::symlink(platform.code(), home.join("code")).unwrap();
-    // The link is root's, in a directory of root's.
-    assert_eq!(platform.answer("uma-look", json!(null)).0, Start::Cold);
-    let mut platform = platform;
-    platform.kill();
-    std::os::unix::fs::chown(&home, Some(61_083), Some(61_083)).unwrap();
-    platform.configure("timeout_s = 20", "timeout_s = 19");
-    platform.start_again();
-    let (kind, what) = platform.refusal("uma-look", json!(null));
-    assert!(kind == "Container" && what.contains("can be replaced by others than root"), "{what}");
-    platform.end();
-}
-
-/// Its owner put a link in place of the next socket, and was given what it leads to.
-#[test]
-fn sockets_are_not_their_owners_to_replace() {
-    let platform = Platform::start("", &python("sam", 61_081, &["echo", "limits"]));
-    platform.answer("sam-echo", json!(1));
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
-    std::fs::set_permissions(platform.directory.path(), open).unwrap();
-    const CHANGE: &str = "import os, sys
-os.chdir(sys.argv[1])
-for change in (lambda: os.chmod('.', 0o700), lambda: os.symlink('/etc', 'evil'),
-               lambda: os.rename('control.sock', 'other'), lambda: os.unlink('control.sock')):
-    try:
-        change()
-        print('changed', end=' ')
-    except PermissionError:
-        print('refused', end=' ')
-print(len(os.listdir()), end='')";
-    let containers = platform.directory.path().join("state/containers");
-    let container = std::fs::read_dir(containers).unwrap().next().unwrap().unwrap().path();
-    let mut command = Command::new("/usr/bin/python3");
-    command.args(["-c", CHANGE]).arg(container.join("sockets"));
-    let output = command.uid(61_081).gid(61_081).current_dir("/").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(said, "refused refused refused refused 2", "{output:?}");
-    // What is made there later is given to him as before.
-    assert_eq!(platform.answer("sam-limits", json!(null)).0, Start::Warm);
-}
-
 #[test]
 fn a_handler_gets_nothing_of_another_owners_container() {
     let functions = python("nina", 61_027, &["pretends"]) + &python("oscar", 61_028, &["hangs"]);

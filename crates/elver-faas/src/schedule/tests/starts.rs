@@ -24,6 +24,20 @@ fn what_exists_chooses_the_start() {
 }
 
 #[test]
+fn a_request_without_a_place_goes_with_its_caller() {
+    let mut schedule = schedule();
+    let [first, second, third] = [(); 3].map(|()| schedule.request(NOW, "g", NONE).unwrap());
+    let [Action::Create(container, _)] = actions(&mut schedule)[..] else { panic!("not cold") };
+    assert_eq!([first, second, second].map(|id| schedule.withdraw(id)), [false, true, false]);
+    schedule.container_runs(NOW, container);
+    let spawned = actions(&mut schedule).into_iter().map(|action| match action {
+        Action::Spawn(_, _, request, _) => request,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(spawned.collect::<Vec<_>>(), [first, third]);
+}
+
+#[test]
 fn a_process_that_has_threads_has_one_request_at_a_time() {
     let mut schedule = schedule();
     let (container, process) = cold(&mut schedule, "f");
