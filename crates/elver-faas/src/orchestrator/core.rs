@@ -181,8 +181,7 @@ impl Orchestrator {
     pub(super) async fn keep_node(self: Rc<Self>) {
         let Some(node) = &self.node else { return };
         loop {
-            // While the node is away there is nothing to find.
-            let _ = node.renew();
+            node.look();
             tokio::time::sleep(NODE_LOOK).await;
         }
     }
