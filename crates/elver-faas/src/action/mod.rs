@@ -38,7 +38,7 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::accepting;
-use crate::http::{self, BODY_TIME_MAX, Heads, Reply};
+use crate::http::{self, BODY_TIME_MAX, HeadTime, Heads, Reply};
 use code::Code;
 use group::Started;
 use launcher::{Launcher, NoAnswer};
@@ -62,7 +62,8 @@ const RUN_TIME_MAX: Duration = Duration::from_secs(5 * 60);
 const GRACE: Duration = Duration::from_secs(1);
 
 /// OpenWhisk keeps its connection from one activation to the next.
-const HEADS: Heads = Heads { bytes: 16 << 10, time: None };
+const HEADS: Heads =
+    Heads { bytes: 16 << 10, time: Some(HeadTime::Begun(Duration::from_secs(10))) };
 
 /// Most connections at once; OpenWhisk makes one.
 const CONNECTIONS_MAX: usize = 64;

@@ -18,7 +18,7 @@ use tokio::task::{JoinHandle, JoinSet, spawn_local};
 
 use super::callers::Callers;
 use super::core::Orchestrator;
-use super::http::{self, Heads, Reply};
+use super::http::{self, HeadTime, Heads, Reply};
 use super::room::{REQUEST_MAX, Room};
 use super::stuck::Stuck;
 use super::tables::{Answer, Pending};
@@ -33,7 +33,7 @@ use crate::protocol::CONNECTIONS_MAX;
 use crate::schedule::{ContainerId, Failure, RequestId};
 
 /// How long a caller may be silent between two requests, and take to send the head of one; and how long that may be.
-const HEADS: Heads = Heads { bytes: 16 << 10, time: Some(Duration::from_secs(10)) };
+const HEADS: Heads = Heads { bytes: 16 << 10, time: Some(HeadTime::Each(Duration::from_secs(10))) };
 
 /// Listens; all of the host's users may ask, and each is told what he may have. Once `ending` is dropped, it ends when what
 /// has been asked is answered.
