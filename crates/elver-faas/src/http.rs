@@ -31,6 +31,9 @@ pub(crate) struct Heads {
 /// How long a peer may take to send a body, unless it has a time of its own.
 pub(crate) const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// The largest body that is read though it is of no use, in bytes.
+const IDLE_MAX: usize = 64 << 10;
+
 /// How long a peer may take for the rest of a head that it has begun when its connection is to end.
 const LAST_HEAD_MAX: Duration = Duration::from_secs(5);
 
@@ -163,6 +166,18 @@ pub(crate) async fn discard(body: &mut Incoming, most: usize, time: Duration) ->
         }
     };
     tokio::time::timeout(time, reading).await.unwrap_or(false)
+}
+
+/// The answer to a request whose body is of no use. A short one is read, since who is still about to write it would not hear
+/// the answer else; behind another one the connection ends.
+pub(crate) async fn unread(request: Request<Incoming>, reply: Reply) -> Reply {
+    let length = request.body().size_hint().upper();
+    let is_short = length.is_some_and(|length| length <= IDLE_MAX as u64);
+    let mut body = request.into_body();
+    match is_short && discard(&mut body, IDLE_MAX, BODY_TIME_MAX).await {
+        true => reply,
+        false => closing(reply),
+    }
 }
 
 /// A body of JSON.

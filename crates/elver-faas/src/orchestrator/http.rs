@@ -6,19 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::{Bytes, Incoming};
 use hyper::{HeaderMap, Request, StatusCode};
 use tokio::net::UnixListener;
 
 use super::room::{Part, Room};
 use crate::http;
 pub(super) use crate::http::{
-    BODY_TIME_MAX, HeadTime, Heads, Reply, closing, converse, discard, json, with_type,
+    BODY_TIME_MAX, HeadTime, Heads, Reply, closing, converse, discard, json, unread, with_type,
 };
 use crate::progress::WRITE_MAX;
-
-/// The largest body that is read though it is of no use, in bytes.
-const IDLE_MAX: usize = 64 << 10;
 
 /// The largest error of a start, in bytes.
 const ERROR_MAX: usize = 256 << 10;
@@ -107,18 +104,6 @@ pub(super) async fn body(
                 _ => Err(NoBody::Missing(reply, error.what)),
             }
         }
-    }
-}
-
-/// The answer to a request whose body is of no use. A short one is read, since who is still about to write it would not hear
-/// the answer else; behind another one the connection ends.
-pub(super) async fn unread(request: Request<Incoming>, reply: Reply) -> Reply {
-    let length = request.body().size_hint().upper();
-    let is_short = length.is_some_and(|length| length <= IDLE_MAX as u64);
-    let mut body = request.into_body();
-    match is_short && discard(&mut body, IDLE_MAX, BODY_TIME_MAX).await {
-        true => reply,
-        false => closing(reply),
     }
 }
 

@@ -219,6 +219,66 @@ fn what_is_no_request_is_refused_and_harms_nothing() {
     assert_eq!(action.run(json!({})).0, 200);
 }
 
+/// They took all of its places for good.
+#[test]
+fn connections_that_say_nothing_shut_nobody_out() {
+    let action = Action::start(60, &[]);
+    let mut silent: Vec<TcpStream> =
+        (0..64).map(|_| TcpStream::connect(&action.address).unwrap()).collect();
+    assert_eq!(action.init(json!({"code": ECHO})).0, 200);
+    // Nor do those that have asked once, and say nothing more.
+    for stream in &mut silent[1..] {
+        *stream = TcpStream::connect(&action.address).unwrap();
+        stream.write_all(b"GET /run HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+    }
+    silent.push(TcpStream::connect(&action.address).unwrap());
+    assert_eq!(action.run(json!({})).0, 200);
+}
+
+/// The whole of it was read, of any number at once.
+#[test]
+fn a_second_init_is_refused_before_its_body() {
+    let action = Action::of(61, ECHO);
+    let mut second = TcpStream::connect(&action.address).unwrap();
+    let head = format!("POST /init HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", 66 << 20);
+    second.write_all(head.as_bytes()).unwrap();
+    assert_eq!(response(second).0, 403);
+}
+
+/// All that came of each was kept, until its end.
+#[test]
+fn large_inits_come_one_at_a_time() {
+    let action = Action::start(62, &[]);
+    let large =
+        |bytes: usize| json!({"pad": "x".repeat(bytes), "value": {"code": ECHO}}).to_string();
+    let begin = |body: &str, sent: usize| {
+        let mut stream = TcpStream::connect(&action.address).unwrap();
+        let length = body.len();
+        let head = format!(
+            "POST /init HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(&body.as_bytes()[..sent]).unwrap();
+        stream
+    };
+    // More than sockets keep, so that its turn has come when this is written.
+    let first = large(60 << 20);
+    let mut slow = begin(&first, first.len() - 1);
+    let second = large(2 << 20);
+    let whole = std::thread::scope(|scope| {
+        let whole = scope.spawn(|| begin(&second, second.len()));
+        // Small ones wait for nobody.
+        for _ in 0..20 {
+            assert_eq!(action.init(json!({"code": ""})).0, 403);
+        }
+        slow.write_all(&first.as_bytes()[first.len() - 1..]).unwrap();
+        whole.join().unwrap()
+    });
+    assert_eq!(response(slow), (200, json!({"ok": true})));
+    assert_eq!(response(whole).0, 403);
+}
+
 #[test]
 fn a_start_that_fails_may_be_tried_again() {
     let action = Action::start(3, &[]);
