@@ -102,7 +102,7 @@ def time_left(request):
     """Seconds until the request's deadline."""
     try:
         left = int(request["deadline"]) / 1000 - time.time()
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return TIME_MAX_S
     return min(max(left, 0), TIME_MAX_S)
 

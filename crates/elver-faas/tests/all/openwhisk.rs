@@ -219,6 +219,20 @@ fn what_is_no_request_is_refused_and_harms_nothing() {
     assert_eq!(action.run(json!({})).0, 200);
 }
 
+/// It ended the INIT process, and the action with it.
+#[test]
+fn a_deadline_of_any_form_harms_nothing() {
+    let action = Action::of(63, "def main(args):\n    return {'here': 1}\n");
+    for deadline in
+        [json!("9".repeat(400)), json!("9".repeat(5000)), json!([]), json!("soon"), json!({})]
+    {
+        let whole = json!({"value": {}, "deadline": deadline}).to_string();
+        let (status, answer, _) = action.run_whole(&whole);
+        assert_eq!((status, answer), (200, json!({"here": 1})), "{deadline}");
+    }
+    assert_eq!(action.run(json!({})).1, json!({"here": 1}));
+}
+
 /// They took all of its places for good.
 #[test]
 fn connections_that_say_nothing_shut_nobody_out() {
