@@ -11,7 +11,7 @@
 //! | 403 | it brings no code; it is the second | |
 //! | 413 | more than 64 MB | more than 6 MB |
 //! | 500 | | no action is there |
-//! | 502 | the action did not start | the answer is neither object nor array |
+//! | 502 | the action did not start | the answer is neither object nor array, or too long; the one before had more than a line |
 //! | 503 | the container is being ended; all of 64 connections have requests | the same |
 //!
 //! A new connection has the place of one that is idle. Of `/init`s of more than 1 MB one comes at a time, and what comes when the
@@ -260,7 +260,7 @@ impl Proxy {
             Err(why) => {
                 self.launcher = None;
                 let status = match why {
-                    NoAnswer::TooLong => StatusCode::BAD_GATEWAY,
+                    NoAnswer::TooLong | NoAnswer::Ahead => StatusCode::BAD_GATEWAY,
                     NoAnswer::Died | NoAnswer::Late => StatusCode::BAD_REQUEST,
                 };
                 failure(status, &why.to_string())

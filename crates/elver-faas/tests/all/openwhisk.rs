@@ -481,6 +481,45 @@ fn a_program_speaks_action_loop() {
     assert_eq!((status, answer), (500, json!({"error": "no action defined yet"})));
 }
 
+/// Answers two requests at once, of which it has had one.
+const CHATTY: &str = r#"#!/usr/bin/python3
+import os, sys
+for line in sys.stdin:
+    os.write(3, b'{"one": 1}\n{"two": 2}\n')
+"#;
+
+/// It was the next activation's.
+#[test]
+fn what_is_written_behind_an_answer_is_nobodys() {
+    let action = Action::start(64, &[]);
+    assert_eq!(action.init(json!({"code": STANDARD.encode(CHATTY), "binary": true})).0, 200);
+    let (status, answer, _) = action.run(json!({}));
+    assert_eq!((status, answer), (200, json!({"one": 1})));
+    let (status, answer, _) = action.run(json!({}));
+    let why = "the action wrote more than its answer's line, and was ended";
+    assert_eq!((status, answer), (502, json!({"error": why})));
+    // In Python an activation's child can write more than its answer, and nothing of it is the next one's.
+    let action = Action::of(
+        65,
+        r#"
+import fcntl, os
+def main(args):
+    for name in os.listdir("/proc/self/fd") if args else []:
+        try:
+            is_pipe = int(name) > 2 and os.readlink(f"/proc/self/fd/{name}").startswith("pipe:")
+            if is_pipe and fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+                os.write(int(name), b'{"one": 1}\n{"two": 2}\n')
+        except OSError:
+            pass
+    return {"own": 1}
+"#,
+    );
+    for (value, expected) in [(json!({"more": 1}), "one"), (json!({}), "own")] {
+        let (status, answer, _) = action.run(value);
+        assert_eq!((status, answer), (200, json!({expected: 1})));
+    }
+}
+
 /// Speaks ActionLoop, and starts what stays in its group and has its descriptors, and what leaves both and ends by itself.
 const LEAVES: &str = r#"#!/usr/bin/python3
 import json, os, sys, time
