@@ -139,12 +139,13 @@ impl Schedule {
         self.next = self.next.max(id.0.saturating_add(1));
     }
 
-    /// A container was found that an earlier orchestrator made, and runs.
-    pub fn adopt_container(&mut self, now: Duration, id: ContainerId, owner: &str) {
+    /// A container was found that an earlier orchestrator made. It counts from here on, and takes nothing before it
+    /// [runs](Schedule::container_runs), as it does when it has told of its processes.
+    pub fn container_found(&mut self, now: Duration, id: ContainerId, owner: &str) {
         self.skip_number(id);
         let container = Container {
             owner: owner.into(),
-            stage: Stage::Running,
+            stage: Stage::Found,
             processes: BTreeSet::new(),
             idle_since: now,
         };
@@ -186,6 +187,10 @@ impl Schedule {
     /// A container runs, and takes processes.
     pub fn container_runs(&mut self, now: Duration, id: ContainerId) {
         let Some(container) = self.containers.get_mut(&id) else { return };
+        if container.stage == Stage::Found {
+            container.stage = Stage::Running;
+            container.idle_since = now;
+        }
         if container.stage == Stage::Starting {
             container.stage = Stage::Running;
             container.idle_since = now;

@@ -116,6 +116,8 @@ impl Orchestrator {
                 _ => Err(io::ErrorKind::NotFound.into()),
             };
             if adopted.is_ok() {
+                // Before it has connected, and if it never does.
+                self.with(|schedule, now| schedule.container_found(now, id, &made.owner));
                 continue;
             }
             let is_others =
@@ -126,7 +128,7 @@ impl Orchestrator {
                 false => self.runtime.clone(),
             };
             if let Err(error) = self.end_by(&runtime, id).await {
-                self.with(|schedule, now| schedule.adopt_container(now, id, &made.owner));
+                self.with(|schedule, now| schedule.container_found(now, id, &made.owner));
                 self.keep(id, runtime, "it is not as one made today", &error);
             }
         }
