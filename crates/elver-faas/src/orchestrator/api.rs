@@ -303,15 +303,10 @@ fn not_taken(id: RequestId) -> Reply {
     http::failure(StatusCode::FORBIDDEN, "InvalidRequestID", &what)
 }
 
-/// Whether a process has answered its first request, and has children for those that come then: what one of these says is not
-/// its.
+/// Whether a process has answered its first request: what it, or a child of it, says of a failed start then is of none.
 fn has_started(orchestrator: &Orchestrator, process: ProcessId) -> bool {
     let state = orchestrator.state.borrow();
-    let forks = state
-        .doors
-        .get(&process)
-        .is_some_and(|door| orchestrator.config.functions[&door.function].runtime.forks());
-    forks && !state.schedule.is_starting(process)
+    state.doors.contains_key(&process) && !state.schedule.is_starting(process)
 }
 
 /// A runtime could not import its handler, or the like: it is ended, and its request fails for that.
