@@ -172,7 +172,10 @@ impl Schedule {
             self.actions.push_back(Action::KillProcess(container, id));
             return;
         }
-        self.next = self.next.max(id.0 + 1);
+        // Numbers begin with the time, and its clock may have been set back.
+        let given = children.iter().map(|child| child.0).filter(|child| *child < NUMBER_MAX);
+        let last = given.max().map_or(id.0, |child| child.max(id.0));
+        self.next = self.next.max(last + 1);
         home.processes.insert(id);
         let process = Process::new(now, container, function);
         let mut process = Process { stage: Stage::Running, has_threads, connections, ..process };
