@@ -172,6 +172,12 @@ impl StateDirectory {
         self.container(id).join("sockets")
     }
 
+    /// Where what a container writes is kept: in a directory that nobody else can enter, since a runtime gives the file to the
+    /// container's user.
+    pub fn log(&self, id: ContainerId) -> PathBuf {
+        self.container(id).join("private/log")
+    }
+
     /// Where a container tells and is ordered.
     pub fn control_socket(&self, id: ContainerId) -> PathBuf {
         self.sockets(id).join(CONTROL_SOCKET)
@@ -184,6 +190,7 @@ impl StateDirectory {
     pub fn make(&self, id: ContainerId, uid: u32, terms: &Terms) -> io::Result<()> {
         let sockets = self.sockets(id);
         std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&sockets)?;
+        std::fs::DirBuilder::new().mode(0o700).create(self.container(id).join("private"))?;
         let own = self.container(id).join("terms");
         // Functions' environments stand in it.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(own)?;

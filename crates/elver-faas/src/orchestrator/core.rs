@@ -299,7 +299,7 @@ impl Orchestrator {
         let places = self.places(id);
         let node = self.node.as_ref().and_then(Node::mount);
         let bundle = terms::bundle(&self.config, &places, node, owner_name);
-        let log = places.directory.join("log");
+        let log = self.directory.log(id);
         let made = self.runtime.run(&bundle, &StateDirectory::name(id), &log).await;
         drop(at_work);
         if let Err(error) = made {
