@@ -55,6 +55,8 @@ pub(super) struct Orchestrator {
     /// Containers that are being ended, and told of when one has.
     deletions: Cell<usize>,
     deleted: Notify,
+    /// No more containers are made.
+    is_ending: Cell<bool>,
 }
 
 impl Orchestrator {
@@ -88,6 +90,7 @@ impl Orchestrator {
             changed: Notify::new(),
             deletions: Cell::new(0),
             deleted: Notify::new(),
+            is_ending: Cell::new(false),
         })
     }
 
@@ -135,10 +138,12 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// Ends all containers.
+    /// Ends all containers; none is made from here on.
     pub(super) async fn end(&self) {
-        let homes = std::mem::take(&mut self.state.borrow_mut().homes);
-        for (id, home) in homes {
+        self.is_ending.set(true);
+        loop {
+            let next = self.state.borrow_mut().homes.pop_first();
+            let Some((id, home)) = next else { break };
             home.control.abort();
             let _at_work = home.commands.lock().await;
             if let Err(error) = self.end_by(&self.runtime, id).await {
@@ -275,6 +280,9 @@ impl Orchestrator {
 
     /// Makes a container, or tells the schedule why not.
     async fn create(self: Rc<Self>, id: ContainerId, owner_name: &str) {
+        if self.is_ending.get() {
+            return;
+        }
         let owner = &self.config.owners[owner_name];
         let replaced = self.directory.replaced();
         let Some(terms) = terms::container(&self.config, replaced, owner_name) else { return };
@@ -418,3 +426,6 @@ impl Orchestrator {
         doors.retain(|process, _| schedule.container_of(*process).is_some());
     }
 }
+
+#[cfg(test)]
+mod tests;
