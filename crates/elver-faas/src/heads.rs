@@ -67,6 +67,11 @@ impl Begun {
         self.asked.get().is_some()
     }
 
+    /// The peer has not taken its answer yet: a head has begun only now, if one has.
+    pub(crate) fn put_off(&self) {
+        self.since.set(Some(Instant::now()));
+    }
+
     fn heard(&self, bytes: &[u8]) {
         match (self.behind.get(), self.looks.get()) {
             (Some(behind), _) => self.behind.set(Some(behind + bytes.len() as u64)),

@@ -85,10 +85,17 @@ pub(crate) async fn converse<T, S, F>(
             .max_buf_size(heads.bytes)
             .serve_connection(TokioIo::new(stream), service)
     );
+    let late = async {
+        begun.late().await;
+        while is_writing.get() {
+            begun.put_off();
+            begun.late().await;
+        }
+    };
     // An error here is of the peer's connection, which ends with it.
     tokio::select! {
         _ = connection.as_mut() => {}
-        () = begun.late() => {}
+        () = late => {}
         () = ended => {
             connection.as_mut().graceful_shutdown();
             while tokio::time::timeout(LAST_HEAD_MAX, connection.as_mut()).await.is_err() {
@@ -347,6 +354,33 @@ Connection: close
             let (read, ()) = tokio::join!(reading, conversation);
             assert_eq!(read < LENGTH, is_left, "{read} after {pause:?}");
         }
+    }
+
+    /// Where nobody can tell whether a head has begun, it had its time while the answer was read.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_no_head_that_has_begun() {
+        const LENGTH: usize = 1 << 20;
+        const CHUNKED: &[u8] =
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+        let large = |request: Request<Incoming>| async move {
+            discard(&mut request.into_body(), 1, Duration::from_secs(1)).await;
+            with_type(StatusCode::OK, "text/plain", vec![7; LENGTH].into())
+        };
+        let (mut client, server) = tokio::io::duplex(64 << 10);
+        let heads = Heads { bytes: 8192, time: Some(HeadTime::Begun(Duration::from_secs(10))) };
+        let reading = async move {
+            client.write_all(CHUNKED).await.unwrap();
+            let (mut answer, mut read) = (vec![0; LENGTH], 0);
+            while read < LENGTH {
+                tokio::time::sleep(Duration::from_secs(15)).await;
+                match client.read(&mut answer).await.unwrap() {
+                    0 => panic!("it ended after {read} bytes"),
+                    more => read += more,
+                }
+            }
+            client.read_to_end(&mut answer).await.unwrap()
+        };
+        tokio::join!(reading, converse(server, heads, large, std::future::pending()));
     }
 
     /// Half a head was waited for without an end, where heads have no time.
