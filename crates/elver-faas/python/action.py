@@ -102,7 +102,7 @@ def time_left(request):
     """Seconds until the request's deadline."""
     try:
         left = int(request["deadline"]) / 1000 - time.time()
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return TIME_MAX_S
     return min(max(left, 0), TIME_MAX_S)
 
@@ -182,8 +182,10 @@ class Init:
                 return failure("the action did not answer by its deadline, and was ended") + b"\n"
             more = os.read(reading, 1 << 16)
             line += more
-            if line.endswith(b"\n"):
-                return bytes(line)
+            # What is written behind it would be the next activation's answer.
+            end = line.find(b"\n", len(line) - len(more)) + 1
+            if 0 < end <= ANSWER_MAX:
+                return bytes(line[:end])
             if not more or len(line) > ANSWER_MAX:
                 return None
 

@@ -15,6 +15,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
+pub(crate) use crate::heads::HeadTime;
+use crate::heads::{Begun, Heard};
 use crate::progress::Progress;
 
 /// What heads of requests may be.
@@ -22,12 +24,15 @@ use crate::progress::Progress;
 pub(crate) struct Heads {
     /// Most bytes of one.
     pub(crate) bytes: usize,
-    /// How long it may take to come, also between two requests; without it, as long as it likes.
-    pub(crate) time: Option<Duration>,
+    /// How long one may take to come; without it, as long as it likes.
+    pub(crate) time: Option<HeadTime>,
 }
 
 /// How long a peer may take to send a body, unless it has a time of its own.
 pub(crate) const BODY_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// The largest body that is read though it is of no use, in bytes.
+const IDLE_MAX: usize = 64 << 10;
 
 /// How long a peer may take for the rest of a head that it has begun when its connection is to end.
 const LAST_HEAD_MAX: Duration = Duration::from_secs(5);
@@ -58,30 +63,43 @@ pub(crate) async fn converse<T, S, F>(
     S: Fn(Request<Incoming>) -> F,
     F: Future<Output = Reply>,
 {
-    let (is_asked, is_writing) = (Cell::new(false), Cell::new(false));
-    let service = service_fn(|request| {
-        is_asked.set(true);
-        let (reply, is_asked) = (answer(request), &is_asked);
+    let (begun, is_writing) = (Begun::new(heads.time), Cell::new(false));
+    let service = service_fn(|request: Request<Incoming>| {
+        begun.asked(request.body().size_hint().exact());
+        let (reply, begun) = (answer(request), &begun);
         async move {
             let reply = reply.await;
-            is_asked.set(false);
+            begun.answered();
             Ok::<_, Infallible>(reply)
         }
     });
+    let each = match heads.time {
+        Some(HeadTime::Each(most)) => Some(most),
+        _ => None,
+    };
+    let stream = Heard { stream: Progress::new(stream, &is_writing), begun: &begun };
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(heads.time)
+            .header_read_timeout(each)
             .max_buf_size(heads.bytes)
-            .serve_connection(TokioIo::new(Progress::new(stream, &is_writing)), service)
+            .serve_connection(TokioIo::new(stream), service)
     );
+    let late = async {
+        begun.late().await;
+        while is_writing.get() {
+            begun.put_off();
+            begun.late().await;
+        }
+    };
     // An error here is of the peer's connection, which ends with it.
     tokio::select! {
         _ = connection.as_mut() => {}
+        () = late => {}
         () = ended => {
             connection.as_mut().graceful_shutdown();
             while tokio::time::timeout(LAST_HEAD_MAX, connection.as_mut()).await.is_err() {
-                if !is_asked.get() && !is_writing.get() {
+                if !begun.is_asked() && !is_writing.get() {
                     break;
                 }
             }
@@ -155,6 +173,18 @@ pub(crate) async fn discard(body: &mut Incoming, most: usize, time: Duration) ->
         }
     };
     tokio::time::timeout(time, reading).await.unwrap_or(false)
+}
+
+/// The answer to a request whose body is of no use. A short one is read, since who is still about to write it would not hear
+/// the answer else; behind another one the connection ends.
+pub(crate) async fn unread(request: Request<Incoming>, reply: Reply) -> Reply {
+    let length = request.body().size_hint().upper();
+    let is_short = length.is_some_and(|length| length <= IDLE_MAX as u64);
+    let mut body = request.into_body();
+    match is_short && discard(&mut body, IDLE_MAX, BODY_TIME_MAX).await {
+        true => reply,
+        false => closing(reply),
+    }
 }
 
 /// A body of JSON.
@@ -236,7 +266,7 @@ mod tests {
     }
 
     /// What becomes of a request on a connection where one was answered before, and nothing came for an hour.
-    async fn after_an_hour(time: Option<Duration>) -> Vec<u8> {
+    async fn after_an_hour(time: Option<HeadTime>) -> Vec<u8> {
         let (mut client, server) = tokio::io::duplex(4096);
         let echo = |request: Request<Incoming>| async move {
             let path = request.uri().path().to_string();
@@ -326,6 +356,33 @@ Connection: close
         }
     }
 
+    /// Where nobody can tell whether a head has begun, it had its time while the answer was read.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_no_head_that_has_begun() {
+        const LENGTH: usize = 1 << 20;
+        const CHUNKED: &[u8] =
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+        let large = |request: Request<Incoming>| async move {
+            discard(&mut request.into_body(), 1, Duration::from_secs(1)).await;
+            with_type(StatusCode::OK, "text/plain", vec![7; LENGTH].into())
+        };
+        let (mut client, server) = tokio::io::duplex(64 << 10);
+        let heads = Heads { bytes: 8192, time: Some(HeadTime::Begun(Duration::from_secs(10))) };
+        let reading = async move {
+            client.write_all(CHUNKED).await.unwrap();
+            let (mut answer, mut read) = (vec![0; LENGTH], 0);
+            while read < LENGTH {
+                tokio::time::sleep(Duration::from_secs(15)).await;
+                match client.read(&mut answer).await.unwrap() {
+                    0 => panic!("it ended after {read} bytes"),
+                    more => read += more,
+                }
+            }
+            client.read_to_end(&mut answer).await.unwrap()
+        };
+        tokio::join!(reading, converse(server, heads, large, std::future::pending()));
+    }
+
     /// Half a head was waited for without an end, where heads have no time.
     #[tokio::test(start_paused = true)]
     async fn what_is_to_end_waits_for_answers_and_not_for_heads() {
@@ -368,8 +425,59 @@ Connection: close
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_waits_for_the_next_request_as_long_as_it_may() {
+        let ten = Duration::from_secs(10);
         assert!(after_an_hour(None).await.ends_with(b"/two"));
-        let timed = after_an_hour(Some(Duration::from_secs(10))).await;
+        assert!(after_an_hour(Some(HeadTime::Begun(ten))).await.ends_with(b"/two"));
+        let timed = after_an_hour(Some(HeadTime::Each(ten))).await;
         assert!(!timed.ends_with(b"/two"), "{}", String::from_utf8_lossy(&timed));
+    }
+
+    /// Any number of halves of heads were kept, where a connection may be idle as long as it likes.
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_has_begun_comes_to_its_end() {
+        const TEN: Duration = Duration::from_secs(10);
+        const GET: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+        const POST: &str = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab";
+        const CHUNKED: &str =
+            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+        let time = HeadTime::Begun(TEN);
+        let half = |of: &str| format!("{of}GET / HT");
+        for (sent, then, is_closed) in [
+            (String::new(), "", true),
+            (half(""), "", true),
+            (GET.into(), "", false),
+            (GET.repeat(2), "", true),
+            (GET.into(), "GET / HT", true),
+            (half(GET), "", true),
+            (POST.into(), "", false),
+            (format!("{POST}{GET}"), "", true),
+            (POST.into(), "GET / HT", true),
+            (half(POST), "", true),
+            // Nobody can tell.
+            (CHUNKED.into(), "", true),
+        ] {
+            let (mut client, server) = tokio::io::duplex(4096);
+            let slow = |request: Request<Incoming>| async move {
+                let whole = body(&mut request.into_body(), 100, TEN * 100, async |_| {}).await;
+                // A request may take longer than a head.
+                tokio::time::sleep(TEN * 2).await;
+                with_type(StatusCode::OK, "text/plain", whole.unwrap().0)
+            };
+            let heads = Heads { bytes: 8192, time: Some(time) };
+            let conversation = converse(server, heads, slow, std::future::pending());
+            client.write_all(sent.as_bytes()).await.unwrap();
+            let writing = async {
+                tokio::time::sleep(TEN * 3).await;
+                // It may be closed.
+                let _ = client.write_all(then.as_bytes()).await;
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                closed = tokio::time::timeout(TEN * 100, conversation) => {
+                    assert_eq!(closed.is_ok(), is_closed, "{sent:?} {then:?}");
+                }
+                () = writing => {}
+            }
+        }
     }
 }

@@ -32,10 +32,11 @@
 //! | `action` | an action's container under OpenWhisk: `code`: what `/init` brings; `launcher`: its process; `group`: what that has started | |
 //! | `protocol` | what orchestrator, `elver-init` and runtimes say to each other | |
 //! | `bundle`, `containers`, `seccomp` | a container's configuration; the runtime's command line; the calls that it does not have | |
+//! | `code` | whether a function's code is where it is said to be, whoever else there is on the host | |
 //! | `config` | what the platform's owner says: `sections`: what there may be; `file`, `check`: how it is read, and what is refused; `error` | |
 //! | `state` | what the orchestrator has in files | |
 //! | `client` | asking an orchestrator | |
-//! | `accepting`, `http`, `progress`, `gids` | taking connections; HTTP of small services; a stream whose peer must read; GIDs in what comes in | |
+//! | `accepting`, `http`, `heads`, `progress`, `gids` | taking connections; HTTP of small services; how long heads of requests may take; a stream whose peer must read; GIDs in what comes in | |
 //! | `bin` | the programs `elver-init` and `elver-action` | |
 //! | `python/` | beside `src`: `bootstrap.py`, an INIT process in Python; `elver_context.py`: what a handler has of RDMA; `_elver_assignments.py`: the QP Table and the Assignment Table; `_elver_strays.py`: what children leave behind; `action.py`: actions | 4.1.1 to 4.1.4 |
 
@@ -45,9 +46,11 @@ mod accepting;
 pub mod action;
 pub mod bundle;
 pub mod client;
+mod code;
 pub mod config;
 pub mod containers;
 mod gids;
+mod heads;
 mod http;
 pub mod init;
 pub mod orchestrator;

@@ -123,17 +123,29 @@ impl Schedule {
         Ok(id)
     }
 
+    /// A request's caller has gone. One that has no place yet is dropped, and nothing is said of it; what a process is about to
+    /// take, or has taken, goes on. Whether it was dropped.
+    pub fn withdraw(&mut self, id: RequestId) -> bool {
+        let has_none = self.requests.get(&id).is_some_and(|request| request.place.is_none());
+        if has_none {
+            self.requests.remove(&id);
+            self.waiting.retain(|waiting| *waiting != id);
+        }
+        has_none
+    }
+
     /// A container's number is taken, by one that an earlier orchestrator made.
     pub fn skip_number(&mut self, id: ContainerId) {
         self.next = self.next.max(id.0.saturating_add(1));
     }
 
-    /// A container was found that an earlier orchestrator made, and runs.
-    pub fn adopt_container(&mut self, now: Duration, id: ContainerId, owner: &str) {
+    /// A container was found that an earlier orchestrator made. It counts from here on, and takes nothing before it
+    /// [runs](Schedule::container_runs), as it does when it has told of its processes.
+    pub fn container_found(&mut self, now: Duration, id: ContainerId, owner: &str) {
         self.skip_number(id);
         let container = Container {
             owner: owner.into(),
-            stage: Stage::Running,
+            stage: Stage::Found,
             processes: BTreeSet::new(),
             idle_since: now,
         };
@@ -160,7 +172,10 @@ impl Schedule {
             self.actions.push_back(Action::KillProcess(container, id));
             return;
         }
-        self.next = self.next.max(id.0 + 1);
+        // Numbers begin with the time, and its clock may have been set back.
+        let given = children.iter().map(|child| child.0).filter(|child| *child < NUMBER_MAX);
+        let last = given.max().map_or(id.0, |child| child.max(id.0));
+        self.next = self.next.max(last + 1);
         home.processes.insert(id);
         let process = Process::new(now, container, function);
         let mut process = Process { stage: Stage::Running, has_threads, connections, ..process };
@@ -175,6 +190,10 @@ impl Schedule {
     /// A container runs, and takes processes.
     pub fn container_runs(&mut self, now: Duration, id: ContainerId) {
         let Some(container) = self.containers.get_mut(&id) else { return };
+        if container.stage == Stage::Found {
+            container.stage = Stage::Running;
+            container.idle_since = now;
+        }
         if container.stage == Stage::Starting {
             container.stage = Stage::Running;
             container.idle_since = now;

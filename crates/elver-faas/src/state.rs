@@ -2,11 +2,11 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Gid, Mode, OFlags, fchmod, fchown, flock, open};
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
 
@@ -172,35 +172,59 @@ impl StateDirectory {
         self.container(id).join("sockets")
     }
 
+    /// Where what a container writes is kept: in a directory that nobody else can enter, since a runtime gives the file to the
+    /// container's user.
+    pub fn log(&self, id: ContainerId) -> PathBuf {
+        self.container(id).join("private/log")
+    }
+
     /// Where a container tells and is ordered.
     pub fn control_socket(&self, id: ContainerId) -> PathBuf {
         self.sockets(id).join(CONTROL_SOCKET)
     }
 
-    /// Makes a container's directories. Its sockets are of its user.
+    /// Makes a container's directories.
     ///
     /// # Errors
     /// What the system says.
     pub fn make(&self, id: ContainerId, uid: u32, terms: &Terms) -> io::Result<()> {
         let sockets = self.sockets(id);
         std::fs::DirBuilder::new().recursive(true).mode(0o711).create(&sockets)?;
+        std::fs::DirBuilder::new().mode(0o700).create(self.container(id).join("private"))?;
         let own = self.container(id).join("terms");
         // Functions' environments stand in it.
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(own)?;
         file.write_all(&serde_json::to_vec(terms)?)?;
-        std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o500))?;
-        self.give(&sockets, uid)
+        self.show_sockets(id, uid)
     }
 
-    /// Lets the container's user reach a file, where that is not our own.
+    /// Lets a container's user, by his group, pass through the directory of its sockets and list it. It stays our own: who
+    /// could change it could have us give him what a link in place of a socket leads to. One that an earlier version gave away
+    /// is taken back.
     ///
     /// # Errors
     /// What the system says.
-    pub fn give(&self, path: &Path, uid: u32) -> io::Result<()> {
-        if std::fs::metadata(path)?.uid() == uid {
+    pub fn show_sockets(&self, id: ContainerId, uid: u32) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let sockets = open(self.sockets(id), flags, Mode::empty())?;
+        let own = rustix::process::geteuid();
+        if own.as_raw() != uid {
+            fchown(&sockets, Some(own), Some(Gid::from_raw(uid)))?;
+        }
+        // What changes its group may take bits away.
+        fchmod(&sockets, Mode::from_raw_mode(0o750))?;
+        Ok(())
+    }
+
+    /// Lets the container's user reach a socket, where that is not our own.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn give(&self, socket: &Path, uid: u32) -> io::Result<()> {
+        if std::fs::symlink_metadata(socket)?.uid() == uid {
             return Ok(());
         }
-        chown(path, Some(uid), Some(uid))
+        lchown(socket, Some(uid), Some(uid))
     }
 
     /// Containers that have a directory here, and by what they were made.
@@ -279,7 +303,10 @@ fn wait_for_lock(path: &Path) -> io::Result<std::fs::File> {
     let file = path.join("lock");
     let which = |file: std::fs::Metadata| (file.dev(), file.ino());
     loop {
-        let lock = std::fs::File::create(&file)?;
+        let mut options = OpenOptions::new();
+        // Who can open it can lock it, and no orchestrator would start.
+        let lock = options.write(true).create(true).truncate(false).mode(0o600).open(&file)?;
+        lock.set_permissions(std::fs::Permissions::from_mode(0o600))?;
         let is_locked = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
         if is_locked && std::fs::metadata(&file).ok().map(which) == Some(which(lock.metadata()?)) {
             return Ok(lock);
@@ -317,6 +344,47 @@ mod tests {
         assert_eq!(left(), 0);
         drop(directory);
         StateDirectory::open(&state, &programs(&init)).unwrap();
+    }
+
+    /// Its owner could replace a socket by a link just before that was given to him.
+    #[test]
+    fn the_directory_of_sockets_is_our_own() {
+        let place = tempfile::tempdir().unwrap();
+        let (state, init) = (place.path().join("state"), place.path().join("init"));
+        std::fs::write(&init, "a program").unwrap();
+        let directory = StateDirectory::open(&state, &programs(&init)).unwrap();
+        let own = rustix::process::geteuid();
+        // Another user's, where we may make such containers.
+        let uid = if own.is_root() { 61_080 } else { own.as_raw() };
+        let (id, sockets) = (ContainerId(7), directory.sockets(ContainerId(7)));
+        directory.make(id, uid, &Terms::default()).unwrap();
+        let is_ours = || {
+            let made = std::fs::metadata(&sockets).unwrap();
+            assert_eq!((made.uid(), made.mode() & 0o7777), (own.as_raw(), 0o750));
+        };
+        is_ours();
+        // As an earlier version left it, and its owner after that.
+        lchown(&sockets, Some(uid), Some(uid)).unwrap();
+        std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o777)).unwrap();
+        directory.show_sockets(id, uid).unwrap();
+        is_ours();
+        std::os::unix::fs::symlink(&init, sockets.join("api-1.sock")).unwrap();
+        directory.give(&sockets.join("api-1.sock"), uid).unwrap();
+        assert_eq!(std::fs::metadata(&init).unwrap().uid(), own.as_raw());
+    }
+
+    /// Any user of the host could lock it, and no orchestrator started.
+    #[test]
+    fn the_lock_is_nobody_elses_to_open() {
+        let place = tempfile::tempdir().unwrap();
+        let lock = place.path().join("lock");
+        let mode = || std::fs::metadata(&lock).unwrap().mode() & 0o7777;
+        drop(wait_for_lock(place.path()).unwrap());
+        assert_eq!(mode(), 0o600);
+        // An earlier version's.
+        std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o644)).unwrap();
+        drop(wait_for_lock(place.path()).unwrap());
+        assert_eq!(mode(), 0o600);
     }
 
     /// Who has opened the file of a lock that goes with its owner has not the lock of the next one.

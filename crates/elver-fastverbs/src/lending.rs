@@ -153,7 +153,7 @@ unsafe fn take(qp: *mut Qp) -> Result<(), Refusal> {
         ));
     }
     let (pid, generation) = (std::process::id(), registry::generation(slot));
-    if !table.slot(slot).take(generation, pid) {
+    if !table.slot(slot).take(generation, pid, posting::taker()) {
         return Err(match table.look(slot, generation).0 {
             State::Taken => (libc::EBUSY, c"another child has the queue pair"),
             State::Returning => (libc::EAGAIN, c"the child that had the queue pair has just ended"),
@@ -363,12 +363,12 @@ mod tests {
         let _alone = registry::change();
         let table = Table::new().unwrap();
         let (at, generation, slot) = lent(table);
-        assert!(slot.take(generation, 7));
+        assert!(slot.take(generation, 7, 70));
         assert_eq!(leave(table, at).unwrap_err().0, libc::EBUSY);
         assert_eq!(table.wanted().collect::<Vec<_>>(), [at], "the owner is told to look");
         slot.set(State::Reset, generation);
         assert_eq!(leave(table, at), Ok(State::Reset));
-        assert!(!slot.take(generation, 8));
+        assert!(!slot.take(generation, 8, 80));
         registry::remove(at);
     }
 
@@ -377,7 +377,7 @@ mod tests {
         let _alone = registry::change();
         let table = Table::new().unwrap();
         let (at, generation, slot) = lent(table);
-        assert!(slot.take(generation, 7));
+        assert!(slot.take(generation, 7, 70));
         registry::set_busy(at, true);
         slot.set(State::Free, generation);
         assert_eq!(leave(table, at).unwrap_err().0, libc::EBUSY);

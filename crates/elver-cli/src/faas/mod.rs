@@ -31,7 +31,7 @@ functions.toml:
   uid = 60001                    # her functions run as this user of the host, and only hers
   [functions.hello]
   owner = \"alice\"
-  code = \"/srv/hello\"            # a directory with hello.py
+  code = \"/srv/hello\"            # a directory with hello.py, below directories that root alone can write
   handler = \"hello.handler\"      # def handler(event, context): return ...
   # runtime = \"native\"           # a program in Rust or C with the library elver-handler, which is forked
   # runtime = \"provided\"         # `bootstrap` in that directory, as AWS Lambda's provided.al2023: of the crate lambda_runtime

@@ -7,9 +7,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
+use rustix::io::ioctl_fionread;
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
+use tokio::time::{Instant, timeout_at};
 
 use super::code::{Action, Code};
 use super::group::{Group, Started};
@@ -41,6 +43,9 @@ pub(super) enum NoAnswer {
     /// It does not end the line.
     #[error("the action's answer has more than {ANSWER_MAX} bytes")]
     TooLong,
+    /// It has written what would be taken for the answer to a request that it has not had.
+    #[error("the action wrote more than its answer's line, and was ended")]
+    Ahead,
 }
 
 #[derive(Deserialize)]
@@ -101,7 +106,7 @@ impl Launcher {
                 Err(_) => Ok(()),
             };
         }
-        let line = match self.line(START_MAX).await {
+        let line = match self.line(Instant::now() + START_MAX).await {
             Ok(line) => line,
             Err(NoAnswer::Died) => {
                 return Err(io::Error::other(
@@ -122,20 +127,30 @@ impl Launcher {
         request: &[u8],
         most: Duration,
     ) -> Result<Vec<u8>, NoAnswer> {
+        let until = Instant::now() + most;
+        if self.has_answered_ahead() {
+            return Err(NoAnswer::Ahead);
+        }
         // A line's end stands between words alone: within a string JSON has none.
         let blank = |byte: &u8| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte };
         let mut line: Vec<u8> = request.iter().map(blank).collect();
         line.push(b'\n');
-        let written = tokio::time::timeout(most, self.orders.write_all(&line)).await;
+        let written = timeout_at(until, self.orders.write_all(&line)).await;
         match written {
             Err(_) => return Err(NoAnswer::Late),
             Ok(Err(_)) => return Err(NoAnswer::Died),
             Ok(Ok(())) => {}
         }
-        self.line(most).await
+        self.line(until).await
     }
 
-    async fn line(&mut self, most: Duration) -> Result<Vec<u8>, NoAnswer> {
+    fn has_answered_ahead(&self) -> bool {
+        // One that nobody can ask has nothing.
+        let unread = || ioctl_fionread(self.answers.get_ref()).is_ok_and(|bytes| bytes > 0);
+        !self.answers.buffer().is_empty() || unread()
+    }
+
+    async fn line(&mut self, until: Instant) -> Result<Vec<u8>, NoAnswer> {
         let mut line = Vec::new();
         let mut limited = (&mut self.answers).take(ANSWER_MAX);
         let read = async {
@@ -146,12 +161,45 @@ impl Launcher {
                 () = self.group.first_ended() => Err(NoAnswer::Died),
             }
         };
-        match tokio::time::timeout(most, read).await {
+        match timeout_at(until, read).await {
             Err(_) => Err(NoAnswer::Late),
             Ok(Err(why)) => Err(why),
             Ok(Ok(_)) if line.last() == Some(&b'\n') => Ok(line),
             Ok(Ok(read)) if read as u64 == ANSWER_MAX => Err(NoAnswer::TooLong),
             Ok(Ok(_)) => Err(NoAnswer::Died),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It had its time anew once it had read the request.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_has_its_time_once() {
+        const MOST: Duration = Duration::from_secs(10);
+        // Nobody waits for others' children, of which tests beside this one have some.
+        let started = Started::default();
+        let mut process = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
+        let group = Group::of(&process, &started);
+        let (orders, mut read) = pipe::pipe().unwrap();
+        let (_silent, answers) = pipe::pipe().unwrap();
+        let mut launcher = Launcher { group, orders, answers: BufReader::new(answers) };
+        let reading = async {
+            tokio::time::sleep(MOST * 9 / 10).await;
+            tokio::io::copy(&mut read, &mut tokio::io::sink()).await
+        };
+        let begun = Instant::now();
+        // More than a pipe keeps.
+        let request = vec![b' '; 1 << 20];
+        let late = tokio::select! {
+            late = launcher.interact(&request, MOST) => late,
+            read = reading => panic!("{read:?}"),
+        };
+        assert!(matches!(late, Err(NoAnswer::Late)), "{late:?}");
+        assert!((MOST..MOST * 11 / 10).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        drop(launcher);
+        process.wait().unwrap();
     }
 }

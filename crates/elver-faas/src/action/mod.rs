@@ -11,12 +11,16 @@
 //! | 403 | it brings no code; it is the second | |
 //! | 413 | more than 64 MB | more than 6 MB |
 //! | 500 | | no action is there |
-//! | 502 | the action did not start | the answer is neither object nor array |
-//! | 503 | the container is being ended | the same |
+//! | 502 | the action did not start | the answer is neither object nor array, or too long; the one before had more than a line |
+//! | 503 | the container is being ended; all of 64 connections have requests | the same |
+//!
+//! A new connection has the place of one that is idle. Of `/init`s of more than 1 MB one comes at a time, and what comes when the
+//! action is there is refused before its body.
 //!
 //! After each `/run`, and a start that failed, [`SENTINEL`] stands on standard output and standard error.
 
 mod code;
+mod connections;
 mod group;
 mod launcher;
 
@@ -38,8 +42,9 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::accepting;
-use crate::http::{self, BODY_TIME_MAX, Heads, Reply};
+use crate::http::{self, BODY_TIME_MAX, HeadTime, Heads, Reply};
 use code::Code;
+use connections::Connections;
 use group::Started;
 use launcher::{Launcher, NoAnswer};
 
@@ -52,6 +57,9 @@ pub const SENTINEL: &str = "XXX_THE_END_OF_A_WHISK_ACTIVATION_XXX";
 /// The largest `/init`: OpenWhisk's limit of code is 48 MB, in base64.
 const INIT_MAX: usize = 66 << 20;
 
+/// The largest `/init` of which there may be any number at once, in bytes; of larger ones, one comes at a time.
+const SMALL_MAX: usize = 1 << 20;
+
 /// The largest `/run`; OpenWhisk's own limit of parameters is 1 MB.
 const RUN_MAX: usize = 6 << 20;
 
@@ -62,10 +70,15 @@ const RUN_TIME_MAX: Duration = Duration::from_secs(5 * 60);
 const GRACE: Duration = Duration::from_secs(1);
 
 /// OpenWhisk keeps its connection from one activation to the next.
-const HEADS: Heads = Heads { bytes: 16 << 10, time: None };
+const HEADS: Heads =
+    Heads { bytes: 16 << 10, time: Some(HeadTime::Begun(Duration::from_secs(10))) };
 
 /// Most connections at once; OpenWhisk makes one.
 const CONNECTIONS_MAX: usize = 64;
+
+/// What another one is told while all have requests.
+const BUSY: &str =
+    "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
 /// Serves until SIGINT or SIGTERM. What runs then has its answer; what comes then is refused.
 ///
@@ -80,7 +93,8 @@ pub fn serve(address: SocketAddr) -> io::Result<()> {
         let door = Rc::new(Door {
             is_initialized: Cell::new(false),
             proxy: Mutex::new(Proxy { launcher: None, started: Started::look_after()? }),
-            room: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            connections: Connections::new(CONNECTIONS_MAX),
+            large: Arc::new(Semaphore::new(1)),
             ending: watch::Sender::new(false),
         });
         let accepting = spawn_local(accept(listener, door.clone()));
@@ -89,7 +103,7 @@ pub fn serve(address: SocketAddr) -> io::Result<()> {
             _ = terminated.recv() => {}
         }
         door.ending.send_replace(true);
-        let _answered = door.room.acquire_many(CONNECTIONS_MAX as u32).await;
+        door.connections.all_gone().await;
         accepting.abort();
         door.proxy.lock().await.launcher = None;
         Ok(())
@@ -100,7 +114,9 @@ pub fn serve(address: SocketAddr) -> io::Result<()> {
 struct Door {
     is_initialized: Cell<bool>,
     proxy: Mutex<Proxy>,
-    room: Arc<Semaphore>,
+    connections: Rc<Connections>,
+    /// Of whoever has a large body of an `/init`.
+    large: Arc<Semaphore>,
     ending: watch::Sender<bool>,
 }
 
@@ -122,25 +138,32 @@ impl Door {
 async fn accept(listener: TcpListener, door: Rc<Door>) {
     loop {
         let (stream, _) = accepting::next(|cx| listener.poll_accept(cx)).await;
-        let permit = door.room.clone().try_acquire_owned().ok();
         let mut ending = door.ending.subscribe();
-        if permit.is_none() && !*ending.borrow() {
+        let is_ending = *ending.borrow();
+        // One that comes while the container is being ended is told so.
+        let connection = if is_ending { None } else { door.connections.connected() };
+        if connection.is_none() && !is_ending {
+            // One that has not asked yet cannot be told more than fits at once.
+            let _ = stream.try_write(BUSY.as_bytes());
             continue;
         }
         // A socket that cannot be told so is slower.
         let _ = stream.set_nodelay(true);
         let door = door.clone();
         spawn_local(async move {
-            // One that comes while the container is being ended is told so.
-            let ended = async {
-                match permit.is_some() && ending.wait_for(|ending| *ending).await.is_ok() {
-                    true => {}
-                    false => std::future::pending().await,
-                }
+            let Some(connection) = connection else {
+                let answer = |request| answer(door.clone(), request);
+                return http::converse(stream, HEADS, answer, std::future::pending()).await;
             };
-            let answer = |request| answer(door.clone(), request);
-            http::converse(stream, HEADS, answer, ended).await;
-            drop(permit);
+            let ended = async {
+                // Its sender is there as long as this.
+                let _ = ending.wait_for(|ending| *ending).await;
+            };
+            let answer = |request| connection.at_work(answer(door.clone(), request));
+            tokio::select! {
+                () = http::converse(stream, HEADS, answer, ended) => {}
+                () = connection.told_to_leave() => {}
+            }
         });
     }
 }
@@ -155,15 +178,22 @@ async fn answer(door: Rc<Door>, request: Request<Incoming>) -> Reply {
         }
         _ => return failure(StatusCode::NOT_FOUND, &format!("an action has no {path}")),
     };
-    let body = match http::body(&mut request.into_body(), most, BODY_TIME_MAX, async |_| {}).await {
+    if let Some(refusal) = door.refusal(is_init) {
+        return http::unread(request, refusal).await;
+    }
+    let mut turn = None;
+    let room = async |length| {
+        if is_init && length > SMALL_MAX && turn.is_none() {
+            turn = door.large.clone().acquire_owned().await.ok();
+        }
+    };
+    let body = match http::body(&mut request.into_body(), most, BODY_TIME_MAX, room).await {
         Ok((body, _)) => body,
         Err(error) => return failure(error.status, &error.what),
     };
     // What has begun is done, also if its caller goes: the next answer is the next request's.
     let done = spawn_local(async move {
-        if let Some(refusal) = door.refusal(is_init) {
-            return refusal;
-        }
+        let _turn = turn;
         let mut proxy = door.proxy.lock().await;
         // What it waited for may have changed it.
         if let Some(refusal) = door.refusal(is_init) {
@@ -230,7 +260,7 @@ impl Proxy {
             Err(why) => {
                 self.launcher = None;
                 let status = match why {
-                    NoAnswer::TooLong => StatusCode::BAD_GATEWAY,
+                    NoAnswer::TooLong | NoAnswer::Ahead => StatusCode::BAD_GATEWAY,
                     NoAnswer::Died | NoAnswer::Late => StatusCode::BAD_REQUEST,
                 };
                 failure(status, &why.to_string())

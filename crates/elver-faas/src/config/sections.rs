@@ -137,7 +137,8 @@ impl Connections {
 pub struct Function {
     /// Whose it is: a name of `owners`.
     pub owner: String,
-    /// The directory with its code, mounted read-only.
+    /// The directory with its code, mounted read-only. It may be anybody's, and those that it is in must be such that root and
+    /// the orchestrator's user alone can replace it, or what is on the way to it.
     pub code: PathBuf,
     /// `module.function` in Python; for a program, its file in the code's directory; for `provided` whatever its
     /// `bootstrap` is to find in `_HANDLER`.

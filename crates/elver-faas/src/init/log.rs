@@ -63,9 +63,11 @@ impl Log {
     }
 
     fn shorten(&mut self) -> io::Result<()> {
-        let length = self.length.min(KEPT);
+        // Somebody may have cut it.
+        let there = fstat(&self.file)?.st_size.cast_unsigned().min(self.length);
+        let length = there.min(KEPT);
         let mut kept = vec![0; length as usize];
-        self.file.read_exact_at(&mut kept, self.length - length)?;
+        self.file.read_exact_at(&mut kept, there - length)?;
         self.file.write_all_at(&kept, 0)?;
         self.length = length;
         self.file.set_len(length)
@@ -93,5 +95,21 @@ mod tests {
         let first = lines - length / 1024;
         let expected: String = (first..lines).map(line).collect();
         assert!(whole == expected, "lines are missing, or in another order");
+    }
+
+    /// Nothing was written any more.
+    #[test]
+    fn a_log_that_somebody_cuts_goes_on() {
+        let mut log = Log { file: tempfile::tempfile().unwrap(), length: 0 };
+        let part = vec![b'x'; LOG_MAX as usize - 1];
+        for length in [0, 10, LOG_MAX + 10] {
+            log.append(&part).unwrap();
+            log.file.set_len(length).unwrap();
+            log.append(b"the last line").unwrap();
+            let mut end = [0; 13];
+            log.file.read_exact_at(&mut end, log.length - 13).unwrap();
+            assert_eq!(&end, b"the last line");
+            assert_eq!(log.file.metadata().unwrap().len(), log.length);
+        }
     }
 }

@@ -12,7 +12,7 @@ use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 
 use super::core::Orchestrator;
-use super::http::{self, Heads, NoBody, Reply};
+use super::http::{self, HeadTime, Heads, NoBody, Reply};
 use super::room::{RESPONSE_MAX, Room};
 use super::said::{JSON, Said, said, too_large, truncated};
 use super::tables::Answer;
@@ -23,8 +23,10 @@ use crate::schedule::{ContainerId, ProcessId, RequestId, Start, Taken};
 
 const BASE: &str = "/2018-06-01/runtime/";
 
-/// A handler takes its time between the request and the answer. Lambda's clients have a failure's stack in a header.
-const HEADS: Heads = Heads { bytes: 128 << 10, time: None };
+/// A handler takes its time between the request and the answer. Lambda's clients have a failure's stack in a header, of which all
+/// of a container's connections could keep the most that one may have.
+const HEADS: Heads =
+    Heads { bytes: 128 << 10, time: Some(HeadTime::Begun(Duration::from_secs(60))) };
 
 /// What a child says that is there for one request alone.
 const WANTED: &str = "elver-request";
@@ -104,7 +106,7 @@ async fn answer(
             reply
         }
         (&Method::POST, ["init" | "restore", "error"]) => {
-            start_failed(orchestrator, process, request).await
+            start_failed(orchestrator, process, request, bodies).await
         }
         // An INIT process that is here was never frozen: it goes on at once.
         (&Method::GET, ["restore", "next"]) => http::with_type(StatusCode::OK, JSON, Bytes::new()),
@@ -301,15 +303,10 @@ fn not_taken(id: RequestId) -> Reply {
     http::failure(StatusCode::FORBIDDEN, "InvalidRequestID", &what)
 }
 
-/// Whether a process has answered its first request, and has children for those that come then: what one of these says is not
-/// its.
+/// Whether a process has answered its first request: what it, or a child of it, says of a failed start then is of none.
 fn has_started(orchestrator: &Orchestrator, process: ProcessId) -> bool {
     let state = orchestrator.state.borrow();
-    let forks = state
-        .doors
-        .get(&process)
-        .is_some_and(|door| orchestrator.config.functions[&door.function].runtime.forks());
-    forks && !state.schedule.is_starting(process)
+    state.doors.contains_key(&process) && !state.schedule.is_starting(process)
 }
 
 /// A runtime could not import its handler, or the like: it is ended, and its request fails for that.
@@ -317,13 +314,14 @@ async fn start_failed(
     orchestrator: &Rc<Orchestrator>,
     process: ProcessId,
     request: Request<Incoming>,
+    bodies: Arc<Room>,
 ) -> Reply {
     if has_started(orchestrator, process) {
         let what = "the process has started, and answered a request; one that fails ends with its answer, or without one";
         let refusal = http::failure(StatusCode::FORBIDDEN, "InvalidStateTransition", what);
         return http::unread(request, refusal).await;
     }
-    let said = http::reason(request, REASON_MAX).await;
+    let said = http::reason(request, bodies, REASON_MAX).await;
     end_unstarted(orchestrator, process, &said);
     http::json(StatusCode::ACCEPTED, &serde_json::json!({"status": "OK"}))
 }

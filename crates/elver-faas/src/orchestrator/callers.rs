@@ -15,7 +15,15 @@ struct Caller {
     is_stranger: bool,
 }
 
-/// Users who have connections.
+impl Caller {
+    /// Whether nothing is left of one: a request that he has gone from may still have his body, and he would have as many bytes
+    /// anew with each connection else. Beside him, so many have his room.
+    fn has_gone(&self, others: usize) -> bool {
+        self.connections == 0 && Arc::strong_count(&self.bodies) == 1 + others
+    }
+}
+
+/// Users who have connections, or whose bodies are kept.
 #[derive(Debug)]
 pub(super) struct Callers {
     most: usize,
@@ -42,6 +50,7 @@ impl Callers {
     /// Why he gets none.
     pub(super) fn connected(&self, uid: u32, is_stranger: bool) -> Result<Connected, &'static str> {
         let mut of = self.of.borrow_mut();
+        of.retain(|_, caller| !caller.has_gone(0));
         let strangers = of.values().filter(|caller| caller.is_stranger);
         let of_strangers: usize = strangers.map(|caller| caller.connections).sum();
         if is_stranger && of_strangers >= self.most {
@@ -69,7 +78,7 @@ impl Drop for Connected {
         let mut of = self.of.borrow_mut();
         if let Some(caller) = of.get_mut(&self.uid) {
             caller.connections -= 1;
-            if caller.connections == 0 {
+            if caller.has_gone(1) {
                 of.remove(&self.uid);
             }
         }
@@ -78,6 +87,7 @@ impl Drop for Connected {
 
 #[cfg(test)]
 mod tests {
+    use super::super::room::Part;
     use super::*;
 
     #[test]
@@ -90,6 +100,25 @@ mod tests {
         drop(first);
         assert!(callers.connected(1, false).is_ok());
         assert_eq!(callers.of.borrow().len(), 1);
+    }
+
+    /// He had room for as many bodies anew.
+    #[test]
+    fn who_connects_again_has_the_room_that_his_bodies_leave() {
+        let callers = Callers::new(2);
+        let connected = || callers.connected(1, false).unwrap();
+        let (first, second) = (connected(), connected());
+        let kept = Part::new(first.bodies());
+        drop((first, second));
+        let again = connected();
+        let room = Arc::downgrade(&again.bodies());
+        assert_eq!(room.strong_count(), 3, "its body's, its connection's, and the table's");
+        drop(again);
+        drop(kept);
+        assert_eq!(room.strong_count(), 1);
+        callers.connected(2, false).unwrap();
+        assert_eq!(room.strong_count(), 0);
+        assert!(callers.of.borrow().is_empty());
     }
 
     #[test]

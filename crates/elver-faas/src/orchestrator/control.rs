@@ -95,9 +95,6 @@ async fn hear(
 }
 
 fn adopt(orchestrator: &Rc<Orchestrator>, id: ContainerId, processes: Vec<Found>) {
-    let owners = orchestrator.directory.containers().unwrap_or_default();
-    let Some((_, terms)) = owners.into_iter().find(|(of, _)| *of == id) else { return };
-    orchestrator.with(|schedule, now| schedule.adopt_container(now, id, &terms.owner));
     for found in processes {
         let (process, function) = (found.process, found.function.clone());
         orchestrator.with(|schedule, now| schedule.adopt_process(now, id, found));
@@ -111,6 +108,7 @@ fn adopt(orchestrator: &Rc<Orchestrator>, id: ContainerId, processes: Vec<Found>
             Err(error) => eprintln!("cannot listen for a process that was found: {error}"),
         }
     }
+    orchestrator.with(|schedule, now| schedule.container_runs(now, id));
 }
 
 /// What a container tells counts for its own processes alone.

@@ -19,6 +19,7 @@ use super::room::Room;
 use super::stuck::Stuck;
 use super::tables::{Counted, Door, Expected, Home, Rooms, ServeError, State};
 use super::terms::{self, Places};
+use crate::code;
 use crate::config::{Config, Owner};
 use crate::containers::{Runtime, RuntimeError};
 use crate::protocol::Order;
@@ -54,6 +55,8 @@ pub(super) struct Orchestrator {
     /// Containers that are being ended, and told of when one has.
     deletions: Cell<usize>,
     deleted: Notify,
+    /// No more containers are made.
+    is_ending: Cell<bool>,
 }
 
 impl Orchestrator {
@@ -87,6 +90,7 @@ impl Orchestrator {
             changed: Notify::new(),
             deletions: Cell::new(0),
             deleted: Notify::new(),
+            is_ending: Cell::new(false),
         })
     }
 
@@ -115,6 +119,8 @@ impl Orchestrator {
                 _ => Err(io::ErrorKind::NotFound.into()),
             };
             if adopted.is_ok() {
+                // Before it has connected, and if it never does.
+                self.with(|schedule, now| schedule.container_found(now, id, &made.owner));
                 continue;
             }
             let is_others =
@@ -125,17 +131,19 @@ impl Orchestrator {
                 false => self.runtime.clone(),
             };
             if let Err(error) = self.end_by(&runtime, id).await {
-                self.with(|schedule, now| schedule.adopt_container(now, id, &made.owner));
+                self.with(|schedule, now| schedule.container_found(now, id, &made.owner));
                 self.keep(id, runtime, "it is not as one made today", &error);
             }
         }
         Ok(())
     }
 
-    /// Ends all containers.
+    /// Ends all containers; none is made from here on.
     pub(super) async fn end(&self) {
-        let homes = std::mem::take(&mut self.state.borrow_mut().homes);
-        for (id, home) in homes {
+        self.is_ending.set(true);
+        loop {
+            let next = self.state.borrow_mut().homes.pop_first();
+            let Some((id, home)) = next else { break };
             home.control.abort();
             let _at_work = home.commands.lock().await;
             if let Err(error) = self.end_by(&self.runtime, id).await {
@@ -180,8 +188,7 @@ impl Orchestrator {
     pub(super) async fn keep_node(self: Rc<Self>) {
         let Some(node) = &self.node else { return };
         loop {
-            // While the node is away there is nothing to find.
-            let _ = node.renew();
+            node.look();
             tokio::time::sleep(NODE_LOOK).await;
         }
     }
@@ -273,9 +280,16 @@ impl Orchestrator {
 
     /// Makes a container, or tells the schedule why not.
     async fn create(self: Rc<Self>, id: ContainerId, owner_name: &str) {
+        if self.is_ending.get() {
+            return;
+        }
         let owner = &self.config.owners[owner_name];
         let replaced = self.directory.replaced();
         let Some(terms) = terms::container(&self.config, replaced, owner_name) else { return };
+        if let Err(why) = self.check_code(owner_name) {
+            self.with(|schedule, now| schedule.container_ended(now, id, &why));
+            return;
+        }
         let made = self.directory.make(id, owner.uid, &terms);
         let made = made.and_then(|()| self.expect(id, owner, Expected::New));
         if let Err(error) = made {
@@ -293,12 +307,24 @@ impl Orchestrator {
         let places = self.places(id);
         let node = self.node.as_ref().and_then(Node::mount);
         let bundle = terms::bundle(&self.config, &places, node, owner_name);
-        let log = places.directory.join("log");
+        let log = self.directory.log(id);
         let made = self.runtime.run(&bundle, &StateDirectory::name(id), &log).await;
         drop(at_work);
         if let Err(error) = made {
             self.delete(id, &error.to_string());
         }
+    }
+
+    /// Whether an owner's container gets the code that the configuration says, and nothing that somebody has put in its place.
+    fn check_code(&self, owner: &str) -> Result<(), String> {
+        let own = rustix::process::geteuid().as_raw();
+        for (name, function) in self.config.functions.iter().filter(|(_, f)| f.owner == owner) {
+            let path = function.code.display();
+            code::check(&function.code, own).map_err(|error| {
+                format!("functions.{name}.code is {path}, which cannot be mounted: {error}")
+            })?;
+        }
+        Ok(())
     }
 
     fn places(&self, id: ContainerId) -> Places {
@@ -316,6 +342,7 @@ impl Orchestrator {
         owner: &Owner,
         expected: Expected,
     ) -> io::Result<()> {
+        self.directory.show_sockets(id, owner.uid)?;
         let socket = self.directory.control_socket(id);
         let listener = http::bind(&socket)?;
         self.directory.give(&socket, owner.uid)?;
@@ -399,3 +426,6 @@ impl Orchestrator {
         doors.retain(|process, _| schedule.container_of(*process).is_some());
     }
 }
+
+#[cfg(test)]
+mod tests;

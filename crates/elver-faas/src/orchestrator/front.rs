@@ -18,7 +18,7 @@ use tokio::task::{JoinHandle, JoinSet, spawn_local};
 
 use super::callers::Callers;
 use super::core::Orchestrator;
-use super::http::{self, Heads, Reply};
+use super::http::{self, HeadTime, Heads, Reply};
 use super::room::{REQUEST_MAX, Room};
 use super::stuck::Stuck;
 use super::tables::{Answer, Pending};
@@ -30,10 +30,10 @@ use crate::client::{
 use crate::config::Owner;
 use crate::gids;
 use crate::protocol::CONNECTIONS_MAX;
-use crate::schedule::{ContainerId, Failure};
+use crate::schedule::{ContainerId, Failure, RequestId};
 
 /// How long a caller may be silent between two requests, and take to send the head of one; and how long that may be.
-const HEADS: Heads = Heads { bytes: 16 << 10, time: Some(Duration::from_secs(10)) };
+const HEADS: Heads = Heads { bytes: 16 << 10, time: Some(HeadTime::Each(Duration::from_secs(10))) };
 
 /// Listens; all of the host's users may ask, and each is told what he may have. Once `ending` is dropped, it ends when what
 /// has been asked is answered.
@@ -152,10 +152,26 @@ async fn invoke(
     let body = http::kept(body.bytes, body.room);
     let pending = Pending { body, reply, arrived, taken: None, is_being_answered: false };
     orchestrator.state.borrow_mut().pending.insert(id, pending);
+    let _asked = Asked { orchestrator, id };
     match answered.await {
         Ok(Ok(answer)) => result(answer, his).await,
         Ok(Err(failure)) => refused(&failure),
         Err(_) => http::failure(StatusCode::SERVICE_UNAVAILABLE, "Ended", "the orchestrator ends"),
+    }
+}
+
+/// A request whose caller waits, unless he goes: this is dropped then.
+struct Asked<'a> {
+    orchestrator: &'a Orchestrator,
+    id: RequestId,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let mut state = self.orchestrator.state.borrow_mut();
+        if state.schedule.withdraw(self.id) {
+            state.pending.remove(&self.id);
+        }
     }
 }
 

@@ -6,19 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::{Bytes, Incoming};
 use hyper::{HeaderMap, Request, StatusCode};
 use tokio::net::UnixListener;
 
 use super::room::{Part, Room};
 use crate::http;
 pub(super) use crate::http::{
-    BODY_TIME_MAX, Heads, Reply, closing, converse, discard, json, with_type,
+    BODY_TIME_MAX, HeadTime, Heads, Reply, closing, converse, discard, json, unread, with_type,
 };
 use crate::progress::WRITE_MAX;
-
-/// The largest body that is read though it is of no use, in bytes.
-const IDLE_MAX: usize = 64 << 10;
 
 /// The largest error of a start, in bytes.
 const ERROR_MAX: usize = 256 << 10;
@@ -110,23 +107,14 @@ pub(super) async fn body(
     }
 }
 
-/// The answer to a request whose body is of no use. A short one is read, since who is still about to write it would not hear
-/// the answer else; behind another one the connection ends.
-pub(super) async fn unread(request: Request<Incoming>, reply: Reply) -> Reply {
-    let length = request.body().size_hint().upper();
-    let is_short = length.is_some_and(|length| length <= IDLE_MAX as u64);
-    let mut body = request.into_body();
-    match is_short && discard(&mut body, IDLE_MAX, BODY_TIME_MAX).await {
-        true => reply,
-        false => closing(reply),
-    }
-}
-
-/// The beginning of what a runtime says of its failed start.
-pub(super) async fn reason(request: Request<Incoming>, most: usize) -> String {
-    match http::body(&mut request.into_body(), ERROR_MAX, BODY_TIME_MAX, async |_| {}).await {
-        Ok((body, _)) => String::from_utf8_lossy(&body).chars().take(most).collect(),
-        Err(error) => format!("its reason cannot be read: {}", error.what),
+/// The beginning of what a runtime says of its failed start. It waits for room.
+pub(super) async fn reason(request: Request<Incoming>, room: Arc<Room>, most: usize) -> String {
+    match body(&mut request.into_body(), room, ERROR_MAX, BODY_TIME_MAX).await {
+        Ok(Whole { bytes, .. }) => String::from_utf8_lossy(&bytes).chars().take(most).collect(),
+        Err(NoBody::TooLarge(_)) => {
+            format!("its reason cannot be read: it has more than {ERROR_MAX} bytes")
+        }
+        Err(NoBody::Missing(_, why)) => format!("its reason cannot be read: {why}"),
     }
 }
 
@@ -163,6 +151,37 @@ mod tests {
         drop(rest);
         assert!(hand_on(body, part().await, callers.clone()).await.is_some());
         is_free(10, 6);
+    }
+
+    /// Each connection of a container could have had it kept beside the bodies that there may be.
+    #[tokio::test(start_paused = true)]
+    async fn why_a_start_failed_is_a_body_among_others() {
+        const MANY: usize = 16 << 20;
+        let room = room(MANY);
+        let held = Part::whole(room.clone(), MANY).await;
+        let (mut client, server) = tokio::io::duplex(4096);
+        let tell = |request| {
+            let room = room.clone();
+            async move {
+                let why = reason(request, room, 3).await;
+                with_type(StatusCode::OK, "text/plain", why.into())
+            }
+        };
+        let heads = Heads { bytes: 8192, time: None };
+        let conversation = converse(server, heads, tell, std::future::pending());
+        let asking = async {
+            const SAID: &[u8] =
+                b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nConnection: close\r\n\r\nwhy!";
+            client.write_all(SAID).await.unwrap();
+            let mut answer = String::new();
+            let early = client.read_to_string(&mut answer);
+            assert!(tokio::time::timeout(BODY_TIME_MAX * 2, early).await.is_err());
+            drop(held);
+            client.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.ends_with("\r\n\r\nwhy"), "{answer}");
+        };
+        tokio::join!(asking, conversation);
+        assert_eq!(free(&room), MANY);
     }
 
     /// Each of ten streams had the room of the largest from its first byte on, and the rest waited for one of them to end.

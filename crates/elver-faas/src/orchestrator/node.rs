@@ -3,46 +3,53 @@
 //! A directory of the orchestrator's own has nothing but a link to it, and is mounted: the socket's directory may have what is
 //! none of the containers' business.
 
+use std::cell::Cell;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::protocol::{NODE_DIRECTORY, NODE_SOCKET};
 
-/// How containers get the socket.
+/// How containers get the socket: by the directory with the link; or by itself where that cannot be made, as when the socket is of
+/// another file system than the directory. A container keeps the one that there is when it starts then.
 #[derive(Debug)]
-pub(super) enum Node {
-    /// By the directory with the link.
-    Linked {
-        /// The node's own.
-        socket: PathBuf,
-        /// That directory.
-        directory: PathBuf,
-    },
-    /// By itself, since it is of another file system than the directory: a container keeps the one that there is when it
-    /// starts.
-    Mounted(PathBuf),
+pub(super) struct Node {
+    /// The node's own.
+    socket: PathBuf,
+    directory: PathBuf,
+    is_linked: Cell<bool>,
 }
 
 impl Node {
-    /// Decides which, and makes the link if the node is there.
+    /// Makes the link if the node is there.
     pub(super) fn new(socket: &Path, directory: PathBuf) -> Node {
-        let node = Node::Linked { socket: socket.into(), directory };
-        match node.renew() {
+        let node = Node { socket: socket.into(), directory, is_linked: Cell::new(true) };
+        node.look();
+        node
+    }
+
+    /// Makes the link anew if the node has another socket; where it cannot be made, says so, and does without from then on. While
+    /// the node is away there is nothing to link.
+    pub(super) fn look(&self) {
+        if !self.is_linked.get() {
+            return;
+        }
+        match self.renew() {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 eprintln!(
-                    "cannot link {}: {error}; containers that run lose their RDMA when the node starts again",
-                    socket.display()
+                    "cannot link {}: {error}; containers that run lose their RDMA when the node starts again, and those that were \
+                     made before it started have none",
+                    self.socket.display()
                 );
-                Node::Mounted(socket.into())
+                self.is_linked.set(false);
             }
-            _ => node,
+            _ => {}
         }
     }
 
-    /// Makes the link anew if the node has another socket. One that is not there, the link is not either.
-    pub(super) fn renew(&self) -> io::Result<()> {
-        let Node::Linked { socket, directory } = self else { return Ok(()) };
+    /// One that is not there, the link is not either.
+    fn renew(&self) -> io::Result<()> {
+        let Node { socket, directory, .. } = self;
         let link = directory.join(Path::new(NODE_SOCKET).file_name().unwrap_or_default());
         let which = |file: &Path| std::fs::metadata(file).map(|file| (file.dev(), file.ino()));
         let linked = which(&link).ok();
@@ -63,9 +70,9 @@ impl Node {
 
     /// What is mounted, and where.
     pub(super) fn mount(&self) -> Option<(&Path, &'static str)> {
-        match self {
-            Node::Linked { directory, .. } => Some((directory, NODE_DIRECTORY)),
-            Node::Mounted(socket) => socket.exists().then_some((socket, NODE_SOCKET)),
+        match self.is_linked.get() {
+            true => Some((&self.directory, NODE_DIRECTORY)),
+            false => self.socket.exists().then_some((&self.socket, NODE_SOCKET)),
         }
     }
 }
@@ -102,5 +109,24 @@ mod tests {
         assert_eq!(node.renew().unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(!link.exists());
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+    }
+
+    /// It was taken for linked for good, and no container found it.
+    #[test]
+    fn a_node_that_starts_later_and_cannot_be_linked_is_mounted() {
+        let place = tempfile::tempdir().unwrap();
+        let shared = tempfile::tempdir_in("/dev/shm").unwrap();
+        let (socket, directory) = (shared.path().join("elverd.sock"), place.path().join("node"));
+        std::fs::create_dir(&directory).unwrap();
+        let device = |path: &Path| std::fs::metadata(path).unwrap().dev();
+        assert_ne!(device(shared.path()), device(&directory), "two file systems are needed");
+        let node = Node::new(&socket, directory.clone());
+        assert_eq!(node.mount(), Some((&*directory, NODE_DIRECTORY)));
+        let _listener = UnixListener::bind(&socket).unwrap();
+        node.look();
+        assert_eq!(node.mount(), Some((&*socket, NODE_SOCKET)));
+        std::fs::remove_file(&socket).unwrap();
+        node.look();
+        assert_eq!(node.mount(), None);
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Container {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Starting,
+    /// A container of an earlier orchestrator's that has not told of its processes yet: it counts, and takes nothing.
+    Found,
     Running,
     Ending,
     /// A container that was to be ended, and is not: it has nothing, and counts.

@@ -327,13 +327,19 @@ fn what_a_function_prints_is_nobody_elses_to_read() {
     std::fs::set_permissions(platform.directory.path(), open).unwrap();
     let containers = platform.directory.path().join("state/containers");
     let container = std::fs::read_dir(containers).unwrap().next().unwrap().unwrap().path();
-    for (file, is_anybodys) in
-        [("log", false), ("terms", false), ("config.json", false), ("rootfs/etc/passwd", true)]
-    {
-        let mut command = Command::new("cat");
-        command.arg(container.join(file)).uid(61_061).gid(61_061).current_dir("/");
-        let output = command.output().unwrap();
-        assert_eq!(output.status.success(), is_anybodys, "{file}: {output:?}");
+    // Nor is its owner to cut it, or to have it grow.
+    for uid in [61_061, 61_060] {
+        for (file, is_anybodys) in [
+            ("private/log", false),
+            ("terms", false),
+            ("config.json", false),
+            ("rootfs/etc/passwd", true),
+        ] {
+            let mut command = Command::new("cat");
+            command.arg(container.join(file)).uid(uid).gid(uid).current_dir("/");
+            let output = command.output().unwrap();
+            assert_eq!(output.status.success(), is_anybodys, "{file} for {uid}: {output:?}");
+        }
     }
 }
 

@@ -32,6 +32,8 @@ while True:
         other = f"{request[:-12]}{int(request[-12:], 16) + 1:012x}"
         said["other"] = [ask("POST", f"invocation/{of}/response", "{}")[0].status for of in (other, "x")]
         said["path"] = ask("GET", "nothing")[0].status
+    if event == "no start":
+        said["start"] = ask("POST", "init/error", "too late")[0].status
     if event in ("stream", "broken stream"):
         # A response whose length is not known when it begins, and which may end with an error.
         api.putrequest("POST", BASE + f"invocation/{request}/response")
@@ -150,6 +152,20 @@ fn a_response_that_does_not_come_whole_is_an_error() {
             assert!(start == Start::Reuse || !is_first, "{event}: {start}");
             is_first.then_some(())
         });
+    }
+}
+
+/// It was killed, and its request told of a start that had failed.
+#[test]
+fn a_program_that_has_answered_has_started() {
+    let platform = platform(62_243);
+    let (_, first) = platform.answer("program", json!(1));
+    for event in [json!("no start"), json!("no start")] {
+        let (start, answer) = platform.answer("program", event);
+        assert_eq!(
+            (start, &answer["pid"], &answer["start"]),
+            (Start::Reuse, &first["pid"], &json!(403))
+        );
     }
 }
 

@@ -17,3 +17,4 @@ mod restarts;
 mod soak;
 mod starts;
 mod store;
+mod users;

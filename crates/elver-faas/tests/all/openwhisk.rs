@@ -219,6 +219,80 @@ fn what_is_no_request_is_refused_and_harms_nothing() {
     assert_eq!(action.run(json!({})).0, 200);
 }
 
+/// It ended the INIT process, and the action with it.
+#[test]
+fn a_deadline_of_any_form_harms_nothing() {
+    let action = Action::of(63, "def main(args):\n    return {'here': 1}\n");
+    for deadline in
+        [json!("9".repeat(400)), json!("9".repeat(5000)), json!([]), json!("soon"), json!({})]
+    {
+        let whole = json!({"value": {}, "deadline": deadline}).to_string();
+        let (status, answer, _) = action.run_whole(&whole);
+        assert_eq!((status, answer), (200, json!({"here": 1})), "{deadline}");
+    }
+    assert_eq!(action.run(json!({})).1, json!({"here": 1}));
+}
+
+/// They took all of its places for good.
+#[test]
+fn connections_that_say_nothing_shut_nobody_out() {
+    let action = Action::start(60, &[]);
+    let mut silent: Vec<TcpStream> =
+        (0..64).map(|_| TcpStream::connect(&action.address).unwrap()).collect();
+    assert_eq!(action.init(json!({"code": ECHO})).0, 200);
+    // Nor do those that have asked once, and say nothing more.
+    for stream in &mut silent[1..] {
+        *stream = TcpStream::connect(&action.address).unwrap();
+        stream.write_all(b"GET /run HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+    }
+    silent.push(TcpStream::connect(&action.address).unwrap());
+    assert_eq!(action.run(json!({})).0, 200);
+}
+
+/// The whole of it was read, of any number at once.
+#[test]
+fn a_second_init_is_refused_before_its_body() {
+    let action = Action::of(61, ECHO);
+    let mut second = TcpStream::connect(&action.address).unwrap();
+    let head = format!("POST /init HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", 66 << 20);
+    second.write_all(head.as_bytes()).unwrap();
+    assert_eq!(response(second).0, 403);
+}
+
+/// All that came of each was kept, until its end.
+#[test]
+fn large_inits_come_one_at_a_time() {
+    let action = Action::start(62, &[]);
+    let large =
+        |bytes: usize| json!({"pad": "x".repeat(bytes), "value": {"code": ECHO}}).to_string();
+    let begin = |body: &str, sent: usize| {
+        let mut stream = TcpStream::connect(&action.address).unwrap();
+        let length = body.len();
+        let head = format!(
+            "POST /init HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(&body.as_bytes()[..sent]).unwrap();
+        stream
+    };
+    // More than sockets keep, so that its turn has come when this is written.
+    let first = large(60 << 20);
+    let mut slow = begin(&first, first.len() - 1);
+    let second = large(2 << 20);
+    let whole = std::thread::scope(|scope| {
+        let whole = scope.spawn(|| begin(&second, second.len()));
+        // Small ones wait for nobody.
+        for _ in 0..20 {
+            assert_eq!(action.init(json!({"code": ""})).0, 403);
+        }
+        slow.write_all(&first.as_bytes()[first.len() - 1..]).unwrap();
+        whole.join().unwrap()
+    });
+    assert_eq!(response(slow), (200, json!({"ok": true})));
+    assert_eq!(response(whole).0, 403);
+}
+
 #[test]
 fn a_start_that_fails_may_be_tried_again() {
     let action = Action::start(3, &[]);
@@ -405,6 +479,45 @@ fn a_program_speaks_action_loop() {
     assert_eq!(out, ["heard 8"]);
     let (status, answer) = action.post("/run", "{\"value\":{}}");
     assert_eq!((status, answer), (500, json!({"error": "no action defined yet"})));
+}
+
+/// Answers two requests at once, of which it has had one.
+const CHATTY: &str = r#"#!/usr/bin/python3
+import os, sys
+for line in sys.stdin:
+    os.write(3, b'{"one": 1}\n{"two": 2}\n')
+"#;
+
+/// It was the next activation's.
+#[test]
+fn what_is_written_behind_an_answer_is_nobodys() {
+    let action = Action::start(64, &[]);
+    assert_eq!(action.init(json!({"code": STANDARD.encode(CHATTY), "binary": true})).0, 200);
+    let (status, answer, _) = action.run(json!({}));
+    assert_eq!((status, answer), (200, json!({"one": 1})));
+    let (status, answer, _) = action.run(json!({}));
+    let why = "the action wrote more than its answer's line, and was ended";
+    assert_eq!((status, answer), (502, json!({"error": why})));
+    // In Python an activation's child can write more than its answer, and nothing of it is the next one's.
+    let action = Action::of(
+        65,
+        r#"
+import fcntl, os
+def main(args):
+    for name in os.listdir("/proc/self/fd") if args else []:
+        try:
+            is_pipe = int(name) > 2 and os.readlink(f"/proc/self/fd/{name}").startswith("pipe:")
+            if is_pipe and fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+                os.write(int(name), b'{"one": 1}\n{"two": 2}\n')
+        except OSError:
+            pass
+    return {"own": 1}
+"#,
+    );
+    for (value, expected) in [(json!({"more": 1}), "one"), (json!({}), "own")] {
+        let (status, answer, _) = action.run(value);
+        assert_eq!((status, answer), (200, json!({expected: 1})));
+    }
 }
 
 /// Speaks ActionLoop, and starts what stays in its group and has its descriptors, and what leaves both and ends by itself.

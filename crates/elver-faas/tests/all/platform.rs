@@ -406,7 +406,9 @@ impl Platform {
     pub fn logs(&self) -> String {
         let containers = std::fs::read_dir(self.directory.path().join("state/containers")).unwrap();
         containers
-            .filter_map(|entry| std::fs::read_to_string(entry.unwrap().path().join("log")).ok())
+            .filter_map(|entry| {
+                std::fs::read_to_string(entry.unwrap().path().join("private/log")).ok()
+            })
             .collect()
     }
 }

@@ -144,6 +144,29 @@ fn a_container_that_the_runtime_does_not_end_counts_until_it_has_ended() {
     platform.end();
 }
 
+/// It counted nowhere before it connected, and never if it did not.
+#[test]
+fn a_container_that_is_found_and_does_not_connect_counts() {
+    let place = tempfile::tempdir().unwrap();
+    let (runtime, refuses) = refusing_runtime(place.path());
+    let settings = format!("containers_max = 1\ninit_timeout_s = 10\nruntime = [{runtime:?}]");
+    let mut platform = Platform::start(&settings, &python("zeno", 61_086, &["echo"]));
+    assert_eq!(platform.answer("zeno-echo", json!(1)).0, Start::Cold);
+    platform.kill();
+    let mut stopping = std::process::Command::new("pkill");
+    assert!(stopping.args(["-STOP", "-U", "61086", "elver-init"]).status().unwrap().success());
+    std::fs::write(&refuses, "").unwrap();
+    platform.start_again();
+    assert_eq!(platform.refusal("zeno-echo", json!(2)).0, "NotStarted");
+    let stuck = wait_for("the container to be stuck", || platform.list().stuck.into_iter().next());
+    assert!(stuck.owner == "zeno" && platform.containers() == 1, "{stuck:?}");
+    std::fs::remove_file(&refuses).unwrap();
+    wait_for("the container to end", || platform.list().stuck.is_empty().then_some(()));
+    assert_eq!(platform.answer("zeno-echo", json!(3)).0, Start::Cold);
+    platform.end();
+    wait_for_processes(61_086, 0);
+}
+
 /// A runtime that was just ending a container was killed by the orchestrator's end, and the container left.
 #[test]
 fn an_orchestrator_ends_when_what_it_was_ending_has_ended() {

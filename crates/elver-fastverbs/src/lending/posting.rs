@@ -3,8 +3,9 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::table::Table;
 use super::verbs::{self, Context, Functions, PostRecv, PostSend, Qp};
@@ -12,6 +13,18 @@ use super::{lender, registry};
 
 /// The number of this process, if it is a child that has taken a queue pair. A fork makes it 0.
 static CHILD: AtomicU32 = AtomicU32::new(0);
+
+/// The word with which this process takes queue pairs, if it has one. A fork makes it 0.
+static TAKER: AtomicU64 = AtomicU64::new(0);
+
+/// That word, which no other process of this one's number has had: when it was first asked for.
+pub(crate) fn taker() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    match TAKER.compare_exchange(0, since.as_nanos() as u64 | 1, Relaxed, Relaxed) {
+        Ok(_) => TAKER.load(Relaxed),
+        Err(known) => known,
+    }
+}
 
 /// This process has taken a queue pair.
 pub(crate) fn is_child(pid: u32) {
@@ -21,6 +34,7 @@ pub(crate) fn is_child(pid: u32) {
 /// A fork has made this process.
 pub(crate) extern "C" fn forked() {
     CHILD.store(0, Relaxed);
+    TAKER.store(0, Relaxed);
 }
 
 /// The functions of this library.
@@ -57,7 +71,8 @@ pub(crate) unsafe fn stand_before(context: *mut Context) -> bool {
 fn mine(slot: usize) -> Option<Table> {
     let table = lender::table()?;
     let own = CHILD.load(Relaxed);
-    (own != 0 && table.slot(slot).is_taken(registry::generation(slot), own)).then_some(table)
+    let (generation, taker) = (registry::generation(slot), TAKER.load(Relaxed));
+    (own != 0 && table.slot(slot).is_taken(generation, own, taker)).then_some(table)
 }
 
 /// ibv_post_send(3).

@@ -66,6 +66,8 @@ impl State {
 pub(crate) struct Slot {
     /// [`State`], which of the slot's queue pairs it is of, and the number of the process that has that.
     state: AtomicU64,
+    /// What tells the process that has it from an earlier one of the same number, which ended before the owner knew of it.
+    taker: AtomicU64,
     /// Times that children gave it back. The owner's.
     pub(crate) returned: AtomicU32,
     /// The process whose end the owner waits for; 0 for none. The owner's.
@@ -223,20 +225,25 @@ impl Slot {
         if now == word(state, generation, pid) { (state, pid) } else { (State::Not, 0) }
     }
 
-    /// Whether a process has the queue pair of a generation.
-    pub(crate) fn is_taken(&self, generation: u32, pid: u32) -> bool {
+    /// Whether a process has the queue pair of a generation, and took it with this word.
+    pub(crate) fn is_taken(&self, generation: u32, pid: u32, taker: u64) -> bool {
         self.state.load(Acquire) == word(State::Taken, generation, pid)
+            && self.taker.load(Relaxed) == taker
     }
 
     pub(crate) fn set(&self, state: State, generation: u32) {
         self.state.store(word(state, generation, 0), Release);
     }
 
-    /// A child takes it, if it is free; whether it was.
-    pub(crate) fn take(&self, generation: u32, pid: u32) -> bool {
+    /// A child takes it with a word of its own, if it is free; whether it was.
+    pub(crate) fn take(&self, generation: u32, pid: u32, taker: u64) -> bool {
         let [free, taken] = [(State::Free, 0), (State::Taken, pid)]
             .map(|(state, pid)| word(state, generation, pid));
-        self.state.compare_exchange(free, taken, SeqCst, Relaxed).is_ok()
+        let is_free = self.state.compare_exchange(free, taken, SeqCst, Relaxed).is_ok();
+        if is_free {
+            self.taker.store(taker, Relaxed);
+        }
+        is_free
     }
 
     /// Changes its state if that is so; whether it was.
@@ -293,16 +300,18 @@ mod tests {
     fn a_queue_pair_has_one_taker() {
         let table = Table::new().unwrap();
         let slot = table.slot(3);
-        assert!(!slot.take(1, 7));
+        assert!(!slot.take(1, 7, 70));
         slot.begin(1);
-        assert!(slot.take(1, 7) && slot.is_taken(1, 7));
-        assert!(!slot.take(1, 8) && !slot.is_taken(1, 8));
+        assert!(slot.take(1, 7, 70) && slot.is_taken(1, 7, 70));
+        assert!(!slot.take(1, 8, 80) && !slot.is_taken(1, 8, 80));
+        // One that has its number when it has ended, and which the owner takes for it.
+        assert!(!slot.take(1, 7, 71) && !slot.is_taken(1, 7, 71));
         assert_eq!(slot.state(1), (State::Taken, 7));
         slot.set(State::Reset, 1);
-        assert!(!slot.take(1, 8) && !slot.is_taken(1, 7));
+        assert!(!slot.take(1, 8, 80) && !slot.is_taken(1, 7, 70));
         assert_eq!(slot.state(1), (State::Reset, 0));
         assert!(!slot.change(State::Broken, State::Not, 1));
-        assert!(slot.change(State::Reset, State::Free, 1) && slot.take(1, 8));
+        assert!(slot.change(State::Reset, State::Free, 1) && slot.take(1, 8, 80));
     }
 
     #[test]
@@ -314,10 +323,10 @@ mod tests {
         assert!(slot.change(State::Free, State::Not, 1));
         slot.begin(2);
         assert_eq!(slot.returned.load(Relaxed), 0, "another's returns");
-        assert!(!slot.take(1, 7), "the slot has another queue pair");
-        assert!(slot.take(2, 7));
+        assert!(!slot.take(1, 7, 70), "the slot has another queue pair");
+        assert!(slot.take(2, 7, 70));
         assert_eq!((slot.state(1), slot.state(2)), ((State::Not, 0), (State::Taken, 7)));
-        assert!(!slot.is_taken(1, 7));
+        assert!(!slot.is_taken(1, 7, 70));
         // The last generation that there is room for, and the first that there is none for.
         for generation in [(1 << 29) - 1, 1 << 29] {
             slot.begin(generation);
@@ -374,7 +383,7 @@ mod tests {
     fn who_sleeps_is_rung_for_and_who_died_early_is_seen() {
         let table = Table::new().unwrap();
         table.slot(1).begin(5);
-        assert!(table.slot(1).take(5, 7));
+        assert!(table.slot(1).take(5, 7, 70));
         assert_eq!(table.look(1, 5), (State::Taken, 7));
         assert_eq!(table.wanted().collect::<Vec<_>>(), [1], "nobody watches it");
         table.slot(1).watched.store(7, Release);

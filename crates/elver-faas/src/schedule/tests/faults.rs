@@ -21,6 +21,18 @@ fn a_child_of_an_earlier_orchestrators_has_its_functions_time() {
     assert_eq!(actions(&mut schedule), []);
 }
 
+/// A child of before could have answered the request that was given its number again.
+#[test]
+fn a_number_that_a_found_child_has_is_not_given_again() {
+    let mut schedule = schedule();
+    let (container, _) = cold(&mut schedule, "f");
+    let there = there(ProcessId(900), "f", BTreeSet::new(), true);
+    // What is no number of ours ends none.
+    let children = BTreeSet::from([RequestId(990), RequestId(u64::MAX)]);
+    schedule.adopt_process(NOW, container, Found { children, ..there });
+    assert_eq!(schedule.request(NOW, "f", NONE).unwrap(), RequestId(991));
+}
+
 #[test]
 fn an_answer_counts_from_whom_the_request_was_given_alone() {
     let mut schedule = schedule();

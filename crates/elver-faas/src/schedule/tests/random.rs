@@ -78,7 +78,7 @@ impl World {
 
     fn step(&mut self) {
         let now = self.now;
-        match below(&mut self.random, 15) {
+        match below(&mut self.random, 16) {
             0..=2 => {
                 let function = ["f", "g", "h", "i"][below(&mut self.random, 4)];
                 if let Ok(request) = self.schedule.request(now, function, NONE) {
@@ -126,6 +126,12 @@ impl World {
                 self.sending.remove(&(process, request));
                 if self.schedule.cut(now, process, request).is_some() {
                     assert!(self.open.remove(&request), "answered twice");
+                }
+            }
+            15 => {
+                let Some(request) = pick(&mut self.random, &self.open) else { return };
+                if self.schedule.withdraw(request) {
+                    self.open.remove(&request);
                 }
             }
             9 => {

@@ -23,6 +23,46 @@ fn what_exists_chooses_the_start() {
     assert!(matches!(&actions(&mut schedule)[..], [Action::Create(_, owner)] if owner == "bob"));
 }
 
+/// There could be any number of them beside those that were made.
+#[test]
+fn a_container_that_was_found_counts_before_it_tells_of_itself() {
+    let mut schedule = schedule();
+    let found = [ContainerId(700), ContainerId(800)];
+    for id in found {
+        schedule.container_found(NOW, id, "alice");
+    }
+    let request = schedule.request(NOW, "f", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), []);
+    assert_eq!(schedule.next_tick(), Some(NOW + Duration::from_secs(10)), "it is not idle");
+    // Neither does one that cannot be ended make room for another.
+    schedule.container_stays(NOW, found[0], "it did not connect");
+    assert_eq!(actions(&mut schedule), []);
+    // Who waits gets what it has, once it has told all.
+    let process = ProcessId(900);
+    schedule.adopt_process(NOW, found[1], there(process, "f", BTreeSet::new(), true));
+    assert_eq!(actions(&mut schedule), []);
+    schedule.container_runs(NOW, found[1]);
+    assert_eq!(actions(&mut schedule), [Action::Fork(found[1], process, request, NONE)]);
+    schedule.request(NOW, "h", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), []);
+    schedule.container_ended(NOW, found[0], "it has ended");
+    assert!(matches!(actions(&mut schedule)[..], [Action::Create(..)]));
+}
+
+#[test]
+fn a_request_without_a_place_goes_with_its_caller() {
+    let mut schedule = schedule();
+    let [first, second, third] = [(); 3].map(|()| schedule.request(NOW, "g", NONE).unwrap());
+    let [Action::Create(container, _)] = actions(&mut schedule)[..] else { panic!("not cold") };
+    assert_eq!([first, second, second].map(|id| schedule.withdraw(id)), [false, true, false]);
+    schedule.container_runs(NOW, container);
+    let spawned = actions(&mut schedule).into_iter().map(|action| match action {
+        Action::Spawn(_, _, request, _) => request,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(spawned.collect::<Vec<_>>(), [first, third]);
+}
+
 #[test]
 fn a_process_that_has_threads_has_one_request_at_a_time() {
     let mut schedule = schedule();
