@@ -14,7 +14,7 @@ use rustix::time::Timespec;
 
 use crate::errno;
 use crate::frame::{FRAME_BYTES, Frame, Nonce};
-use crate::tcp;
+use crate::tcp::{self, Failure};
 
 /// Most bytes that are kept beside the stream: for who looks at bytes without taking them.
 pub(crate) const PEEKED_MAX: usize = 64 << 10;
@@ -179,20 +179,22 @@ impl Carried {
         }
     }
 
-    /// Reads; `tcp_read` bytes came by TCP so far. Says how many of them did.
+    /// Reads; `tcp_read` bytes came by TCP so far. Says how many of them did. A failure that the call does not tell is kept
+    /// for the next.
     pub(crate) fn read(
         &mut self,
         fd: BorrowedFd<'_>,
         tcp_read: &mut u64,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
+        failure: Failure,
     ) -> Done {
-        match self.read_on(fd, tcp_read, bufs, flags) {
+        match self.read_on(fd, tcp_read, bufs, flags, failure) {
             Done::Wait if self.reads_no_more => Done::Bytes(0),
             // Told once, it is an end.
             Done::Failed(libc::ECONNRESET) if self.told_failure => Done::Bytes(0),
             Done::Failed(error) => {
-                self.told_failure |= error == libc::ECONNRESET;
+                self.told_failure |= failure.is_told() && error == libc::ECONNRESET;
                 Done::Failed(error)
             }
             done => done,
@@ -205,6 +207,7 @@ impl Carried {
         tcp_read: &mut u64,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
+        failure: Failure,
     ) -> Done {
         let Some(most) = self.by_tcp(*tcp_read) else {
             let read = self.read_stream(bufs, flags);
@@ -220,7 +223,7 @@ impl Carried {
                 _ => read,
             };
         };
-        let read = tcp::receive(fd, bufs, most, flags);
+        let read = tcp::receive(fd, bufs, most, flags, failure);
         let wanted = bufs.iter().any(|buf| !buf.is_empty());
         match (read, self.incoming) {
             // The kernel has it from who shut the socket for reading before the stream was there.
@@ -326,14 +329,15 @@ impl Carried {
         fd: BorrowedFd<'_>,
         bufs: &[IoSlice<'_>],
         flags: rustix::net::SendFlags,
+        failure: Failure,
     ) -> Done {
         if !self.writes {
-            return tcp::send(fd, bufs, flags).into();
+            return tcp::send(fd, bufs, flags, failure).into();
         }
         match (&self.stream).write_vectored(bufs).map_err(|error| errno::of_stream(&error)) {
             Err(libc::ECONNRESET) if self.told_failure => Done::Failed(libc::EPIPE),
             written => {
-                self.told_failure |= written == Err(libc::ECONNRESET);
+                self.told_failure |= failure.is_told() && written == Err(libc::ECONNRESET);
                 written.into()
             }
         }
@@ -422,7 +426,8 @@ impl Carried {
         if self.incoming == Incoming::Unsaid {
             let mut byte = [0];
             let peek = RecvFlags::PEEK;
-            let ended = tcp::receive(fd, &mut [IoSliceMut::new(&mut byte)], 1, peek) == Ok(0);
+            let buf = &mut [IoSliceMut::new(&mut byte)];
+            let ended = tcp::receive(fd, buf, 1, peek, Failure::Kept) == Ok(0);
             self.note_tcp_s_end(ended);
         }
         self.tcp_ended.is_none() || self.incoming != Incoming::Unsaid

@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use crate::carried::{Carried, Done};
 use crate::frame::{Frame, Nonce};
 use crate::meeting::Meeting;
-use crate::tcp;
+use crate::tcp::{self, Failure};
 use crate::tuple::{Side, Tuple};
 
 /// Events that say that a read, or a write, would not wait; and of which `poll` tells unasked. An epoll has the same.
@@ -106,14 +106,19 @@ impl Conn {
         }
     }
 
-    pub(crate) fn read(&mut self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Done {
+    pub(crate) fn read(
+        &mut self,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        failure: Failure,
+    ) -> Done {
         let fd = self.socket();
         match &mut self.phase {
             Phase::Parents => Done::Failed(libc::ENOTCONN),
             Phase::Over => Done::Bytes(0),
-            Phase::Carried(carried) => carried.read(fd, &mut self.tcp_read, bufs, flags),
+            Phase::Carried(carried) => carried.read(fd, &mut self.tcp_read, bufs, flags, failure),
             _ => {
-                let read = tcp::receive(fd, bufs, u64::MAX, flags);
+                let read = tcp::receive(fd, bufs, u64::MAX, flags, failure);
                 if !flags.contains(RecvFlags::PEEK) {
                     self.tcp_read += *read.as_ref().unwrap_or(&0) as u64;
                 }
@@ -122,14 +127,19 @@ impl Conn {
         }
     }
 
-    pub(crate) fn write(&mut self, bufs: &[IoSlice<'_>], flags: SendFlags) -> Done {
+    pub(crate) fn write(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        flags: SendFlags,
+        failure: Failure,
+    ) -> Done {
         let fd = self.socket();
         match &mut self.phase {
             Phase::Parents => Done::Failed(libc::ENOTCONN),
             Phase::Over => Done::Failed(libc::EPIPE),
-            Phase::Carried(carried) => carried.write(fd, bufs, flags),
+            Phase::Carried(carried) => carried.write(fd, bufs, flags, failure),
             _ => {
-                let sent = tcp::send(fd, bufs, flags);
+                let sent = tcp::send(fd, bufs, flags, failure);
                 self.tcp_sent += *sent.as_ref().unwrap_or(&0) as u64;
                 sent.into()
             }

@@ -22,6 +22,7 @@ use crate::log::{Counts, Why};
 use crate::meeting::{Heard, Meeting, Offer};
 use crate::own::Own;
 use crate::sleeper::Sleeper;
+use crate::tcp::Failure;
 use crate::tuple::{Side, Tuple};
 use crate::{fds, real};
 
@@ -452,8 +453,9 @@ impl World {
         id: u32,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
+        failure: Failure,
     ) -> Option<Done> {
-        let done = self.conns.get_mut(&id)?.read(bufs, flags);
+        let done = self.conns.get_mut(&id)?.read(bufs, flags, failure);
         let is_end = matches!(done, Done::Bytes(0)) && bufs.iter().any(|buf| !buf.is_empty());
         let Phase::Offered { until_ns, .. } = self.conns.get(&id)?.phase else { return Some(done) };
         if !is_end {
@@ -462,7 +464,7 @@ impl World {
         self.accept();
         let conn = self.conns.get_mut(&id)?;
         if conn.is_carried() {
-            return Some(conn.read(bufs, flags));
+            return Some(conn.read(bufs, flags, failure));
         }
         conn.keeps_end = self.link.as_ref().is_some_and(|link| link.may_have(until_ns));
         Some(if conn.keeps_end { Done::Wait } else { done })
