@@ -20,6 +20,9 @@ const STIRRED: u64 = u64::from_le_bytes(*b"elverEP\x01");
 /// How long at most: a thread that has not come back by then has left by another way.
 const STIRS: Duration = Duration::from_secs(1);
 
+/// Of so many times that streams have something for an epoll, the kernel is asked first once.
+const TURNS_PER_KERNEL: u32 = 8;
+
 /// Ends, of which an epoll tells.
 const ENDS: i16 = EPOLLRDHUP as i16 | ALWAYS;
 
@@ -35,6 +38,8 @@ pub(crate) struct Epoll {
     places: HashMap<RawFd, usize>,
     /// Who is told of first.
     first: usize,
+    /// Times that streams had something since the kernel was asked first.
+    turns: u32,
     is_stirred: bool,
     /// What has the kernel's epoll tell something, and since when.
     stir: Option<(Own, Instant)>,
@@ -232,6 +237,16 @@ impl Epoll {
                 told += 1;
             }
         }
+        self.turns += u32::from(told > 0);
         told
+    }
+
+    /// Whether it is time to ask the kernel first, whatever streams have; then it was.
+    pub(crate) fn is_kernel_s_turn(&mut self) -> bool {
+        let is_due = self.turns + 1 >= TURNS_PER_KERNEL;
+        if is_due {
+            self.turns = 0;
+        }
+        is_due
     }
 }

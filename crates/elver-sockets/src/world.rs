@@ -30,8 +30,6 @@ use crate::{fds, real};
 const MEETING: Duration = Duration::from_secs(1);
 /// How long a process without a node does not look for one again.
 const NO_NODE: Duration = Duration::from_secs(1);
-/// Of so many times that streams have something for an epoll, the kernel is asked once all the same.
-const TURNS_PER_KERNEL: u32 = 8;
 /// The longest sleeps: of those who have nothing to wait for here, and while ends have not agreed.
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 const UNDECIDED: Duration = Duration::from_millis(100);
@@ -56,8 +54,6 @@ pub(crate) struct World {
     pub(crate) unarmed: bool,
     pub(crate) counts: Counts,
     closing: Vec<Ending>,
-    /// Times that an epoll had something of streams.
-    turns: u32,
     process: u32,
     /// Its number, which a child is known by that shares this memory.
     pid: u32,
@@ -468,12 +464,6 @@ impl World {
         }
         conn.keeps_end = self.link.as_ref().is_some_and(|link| link.may_have(until_ns));
         Some(if conn.keeps_end { Done::Wait } else { done })
-    }
-
-    /// Whether it is time to ask the kernel too, though streams have something.
-    pub(crate) fn is_kernel_s_turn(&mut self) -> bool {
-        self.turns = self.turns.wrapping_add(1);
-        self.turns.is_multiple_of(TURNS_PER_KERNEL)
     }
 
     /// The program has tried to read, or to write.

@@ -12,7 +12,7 @@ use libc::{
 
 use super::poll::duration;
 use crate::conn::READS;
-use crate::epolls::kept;
+use crate::epolls::{Epoll, kept};
 use crate::wait::{Wanted, asked};
 use crate::world::World;
 use crate::{errno, fds, lock, real, tcp, wait};
@@ -33,21 +33,16 @@ impl Wanted for InEpoll<'_> {
             self.is_gone = true;
             return true;
         };
-        self.told = world.tell_epoll(self.number, self.events);
-        // Who always finds something here must not keep the kernel's from being told.
-        let due = self.told > 0 && world.is_kernel_s_turn();
-        if (kernel || due) && self.told < self.events.len() {
-            let rest = &mut self.events[self.told..];
-            let (mut told, is_stirred) = look_at_kernel(descriptor, rest);
-            if let Some(epoll) = world.epolls.get_mut(&self.number) {
-                if is_stirred {
-                    epoll.calm();
-                    // It may have taken the room of another.
-                    told += look_at_kernel(descriptor, &mut rest[told..]).0;
-                }
-                epoll.told_by_kernel(&rest[..told]);
-            }
-            self.told += told;
+        self.told = 0;
+        // Who always finds something here must not keep the kernel's from being told, however little room there is.
+        let epoll = world.epolls.get_mut(&self.number);
+        let is_kernel_s_turn = epoll.is_some_and(Epoll::is_kernel_s_turn);
+        if is_kernel_s_turn {
+            self.ask_kernel(descriptor, world);
+        }
+        self.told += world.tell_epoll(self.number, &mut self.events[self.told..]);
+        if kernel && !is_kernel_s_turn {
+            self.ask_kernel(descriptor, world);
         }
         self.told > 0
     }
@@ -67,6 +62,24 @@ impl Wanted for InEpoll<'_> {
 }
 
 impl InEpoll<'_> {
+    /// Takes what the kernel has, as far as there is room.
+    fn ask_kernel(&mut self, descriptor: RawFd, world: &mut World) {
+        let rest = &mut self.events[self.told..];
+        if rest.is_empty() {
+            return;
+        }
+        let (mut told, is_stirred) = look_at_kernel(descriptor, rest);
+        if let Some(epoll) = world.epolls.get_mut(&self.number) {
+            if is_stirred {
+                epoll.calm();
+                // It may have taken the room of another.
+                told += look_at_kernel(descriptor, &mut rest[told..]).0;
+            }
+            epoll.told_by_kernel(&rest[..told]);
+        }
+        self.told += told;
+    }
+
     /// One that it has: that which the call was made with may be another's by now.
     fn descriptor(&self, world: &World) -> Option<RawFd> {
         if self.number == 0 || fds::epoll(self.epoll) == Some(self.number) {

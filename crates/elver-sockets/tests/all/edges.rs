@@ -12,7 +12,7 @@ use elver_testkit::wait_for;
 use crate::common::{Host, port, program, succeeded};
 
 /// Runs a client against a server of threads that gives back what it gets from so many connections.
-fn beside_threads(group: u8, count: &str, client: &str) -> Host {
+pub fn beside_threads(group: u8, count: &str, client: &str) -> Host {
     let (host, port) = (Host::new(group), port());
     let (program, at) = (program(), port.to_string());
     let server = host.serve(&[&program, "serve", &at, "threads", count], port);

@@ -990,6 +990,7 @@ static int intrudes(const char *other, const char *own) {
 }
 
 #include "edges.c"
+#include "readiness.c"
 
 int main(int argc, char **argv) {
     CHECK(argc >= 3);
@@ -1016,6 +1017,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "cannot")) return cannot(port);
     if (!strcmp(argv[1], "close-all")) return closes_all(port);
     if (!strcmp(argv[1], "deaf")) return is_deaf(port);
+    if (!strcmp(argv[1], "crowd")) return crowds_an_epoll(port);
     CHECK(!strcmp(argv[1], "echo"));
     seed = atoll(argv[5]);
     return echoes(port, atoi(argv[3]), atoll(argv[4]));
