@@ -46,6 +46,11 @@ pub(crate) fn is_unconnected(fd: BorrowedFd<'_>) -> bool {
     is_tcp && getpeername(fd).is_err() && sockopt::socket_acceptconn(fd) == Ok(false)
 }
 
+/// Whether a connection that was made is one still: if it is not, another may have its addresses.
+pub(crate) fn stands(fd: BorrowedFd<'_>) -> bool {
+    getpeername(fd).is_ok()
+}
+
 /// Whether what it sends with `MSG_ZEROCOPY` stays in the program's memory until the kernel says that it is sent.
 pub(crate) fn sends_without_copies(fd: BorrowedFd<'_>) -> bool {
     let (mut is_set, mut len) = (0, size_of::<c_int>() as libc::socklen_t);

@@ -22,7 +22,7 @@ use crate::log::{Counts, Why};
 use crate::meeting::{Heard, Meeting, Offer};
 use crate::own::Own;
 use crate::sleeper::Sleeper;
-use crate::tcp::Failure;
+use crate::tcp::{self, Failure};
 use crate::tuple::{Side, Tuple};
 use crate::{fds, real};
 
@@ -92,6 +92,7 @@ impl World {
         if !tuple.is_of_one_host() {
             return self.counts.stayed(&tuple, side, Why::OtherHost, "");
         }
+        self.leave_former(&tuple, side);
         self.last = free_after(self.last, |number| self.conns.contains_key(&number));
         if !fds::set_conn(fd, self.last) {
             return self.counts.stayed(&tuple, side, Why::Descriptor, "");
@@ -99,6 +100,16 @@ impl World {
         self.conns.insert(self.last, Conn::new(side, tuple, fd));
         for (epoll, event) in early {
             self.watch(epoll, fd, self.last, &event);
+        }
+    }
+
+    /// One that had the addresses of a new connection has ended, and must not have its name, nor be found by its peer.
+    fn leave_former(&mut self, tuple: &Tuple, side: Side) {
+        let is_former = |id: &&u32| {
+            self.conns.get(id).is_some_and(|conn| conn.tuple == *tuple && conn.side == side)
+        };
+        if let Some(id) = self.undecided.iter().find(is_former).copied() {
+            self.stay(id, Why::Ended, "");
         }
     }
 
@@ -300,11 +311,17 @@ impl World {
 
     fn advance(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        let now = Instant::now();
+        let (now, fd) = (Instant::now(), conn.socket());
         match &mut conn.phase {
             Phase::Meeting(meeting, until) => {
                 let (side, late) = (conn.side, now > *until);
-                match meeting.hear() {
+                let heard = meeting.hear();
+                // Who speaks by the addresses of one that has ended may be the peer of another.
+                let speaks = matches!(heard, Some(Heard::Hello | Heard::Offer(_)));
+                if speaks && !tcp::stands(fd) {
+                    return self.stay(id, Why::Ended, "");
+                }
+                match heard {
                     Some(Heard::Hello) if side == Side::Acceptor => self.offer(id),
                     Some(Heard::Offer(offer)) if side == Side::Connector => {
                         self.connect(id, &offer)

@@ -275,3 +275,43 @@ static int closes_all(int port) {
     }
     return close(fd);
 }
+
+// ---- addresses that are another connection's
+
+static int is_name_taken(const char *name) {
+    char line[512];
+    int taken = 0;
+    FILE *names = fopen("/proc/net/unix", "r");
+    CHECK(names);
+    while (fgets(line, sizeof line, names)) taken |= strstr(line, name) != NULL;
+    CHECK(fclose(names) == 0);
+    return taken;
+}
+
+// Reads a byte from a connection that is reset then, and gives back what it gets from another one of the same addresses,
+// which it accepts only when that has been looked for.
+static int serves_an_heir(int port) {
+    char name[128], byte;
+    int listener = listens(port);
+    struct sockaddr_in peer;
+    socklen_t len = sizeof peer;
+    int first = accept(listener, (void *)&peer, &len);
+    CHECK(read(first, &byte, 1) == 1);
+    struct pollfd entry = {first, 0, 0};
+    CHECK(poll(&entry, 1, 30000) == 1 && entry.revents & POLLHUP);
+    snprintf(name, sizeof name, "elver-tcp/connected/127.0.0.1:%d-127.0.0.1:%d", ntohs(peer.sin_port), port);
+    for (int round = 0; !is_name_taken(name); round++) {
+        CHECK(round < 10000);
+        usleep(1000);
+    }
+    CHECK(recv(first, &byte, 1, MSG_DONTWAIT) == -1 && errno == ECONNRESET);
+    // It is heard, and gives its own name up, whatever it takes the other end for.
+    snprintf(name, sizeof name, "elver-tcp/accepted/127.0.0.1:%d-127.0.0.1:%d", ntohs(peer.sin_port), port);
+    while (is_name_taken(name)) CHECK(recv(first, &byte, 1, MSG_DONTWAIT) == 0);
+    int second = accept(listener, NULL, NULL);
+    struct timeval time = {10, 0};
+    CHECK(setsockopt(second, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0);
+    echo_blocking(second);
+    CHECK(recv(first, &byte, 1, MSG_DONTWAIT) == 0);
+    return close(first);
+}

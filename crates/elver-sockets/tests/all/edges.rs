@@ -1,9 +1,10 @@
 //! What programs do with connections beside reading and writing them (`edges.c`).
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 use elver::Session;
 use elver_stream::{Listener, ListenerOptions};
@@ -101,4 +102,24 @@ fn what_was_shut_for_reading_stays_shut() {
 fn a_program_that_closes_all_descriptors_keeps_its_streams() {
     let host = beside_threads(34, "1", "close-all");
     assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
+}
+
+/// A connection that was reset is not found by who connects anew from the same addresses.
+#[test]
+fn a_new_connection_is_not_taken_for_a_former_one_of_its_addresses() {
+    let (host, port) = (Host::new(36), port());
+    let (program, at) = (program(), port.to_string());
+    let server = host.serve(&[&program, "heir", &at], port);
+    let mut plain = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let own = plain.local_addr().unwrap();
+    plain.write_all(b"x").unwrap();
+    wait_for("the server to look for the other end", || {
+        let names = std::fs::read_to_string("/proc/net/unix").unwrap();
+        names.contains(&format!("elver-tcp/accepted/{own}-127.0.0.1:{port}")).then_some(())
+    });
+    rustix::net::sockopt::set_socket_linger(&plain, Some(Duration::ZERO)).unwrap();
+    drop(plain);
+    host.run(&[&program, "ping", &at, "300", &own.port().to_string()]);
+    server.ends();
+    assert_eq!(host.lines("Acceptor: by TCP, since it has ended"), 1, "{}", host.log());
 }
