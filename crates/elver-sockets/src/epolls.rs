@@ -67,6 +67,11 @@ impl Entry {
         Entry { fd, conn, events, data, reads, writes, ends_told, is_off }
     }
 
+    /// The same of another connection, of which nothing was told yet. What is told once only stays told.
+    pub(crate) fn of(self, conn: u32) -> Entry {
+        Entry { conn, reads: true, writes: true, ends_told: 0, ..self }
+    }
+
     fn is(&self, flag: i32) -> bool {
         self.events & flag as u32 != 0
     }
@@ -167,14 +172,14 @@ impl Epoll {
         self.entries.push(entry);
     }
 
-    /// Whether there was one.
-    pub(crate) fn remove(&mut self, fd: RawFd) -> bool {
-        let Some(place) = self.places.remove(&fd) else { return false };
-        self.entries.swap_remove(place);
+    /// Takes one out, if there is one.
+    pub(crate) fn remove(&mut self, fd: RawFd) -> Option<Entry> {
+        let place = self.places.remove(&fd)?;
+        let entry = self.entries.swap_remove(place);
         if let Some(moved) = self.entries.get(place) {
             self.places.insert(moved.fd, place);
         }
-        true
+        Some(entry)
     }
 
     /// The program has tried to read, or to write: what it was told once it is told again. Whether that is news

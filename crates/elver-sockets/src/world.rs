@@ -87,8 +87,14 @@ impl World {
 
     /// The program has a new connection.
     pub(crate) fn add(&mut self, fd: RawFd, tuple: Tuple, side: Side) {
-        let early = self.take_early(fd);
+        let former = fds::conn(fd).and_then(|id| self.conns.get(&id));
+        let is_sole = side == Side::Acceptor
+            || former.map_or_else(|| fds::is_sole(fd), |former| former.fds.len() == 1);
+        let watched = self.take_watched(fd);
         self.close(fd);
+        if !is_sole && tuple.is_of_one_host() {
+            return self.counts.stayed(&tuple, side, Why::Shared, "");
+        }
         if !tuple.is_of_one_host() {
             return self.counts.stayed(&tuple, side, Why::OtherHost, "");
         }
@@ -98,9 +104,17 @@ impl World {
             return self.counts.stayed(&tuple, side, Why::Descriptor, "");
         }
         self.conns.insert(self.last, Conn::new(side, tuple, fd));
-        for (epoll, event) in early {
-            self.watch(epoll, fd, self.last, &event);
+        for (epoll, entry) in watched {
+            self.watch(epoll, entry.of(self.last));
         }
+    }
+
+    /// What epolls have been asked about a socket that was not connected yet, or to somewhere else: to them it stays one.
+    fn take_watched(&mut self, fd: RawFd) -> Vec<(u32, Entry)> {
+        let early = self.take_early(fd);
+        let early = early.into_iter().map(|(epoll, event)| (epoll, Entry::new(fd, 0, &event)));
+        let before = |(number, epoll): (&u32, &mut Epoll)| Some((*number, epoll.remove(fd)?));
+        self.epolls.iter_mut().filter_map(before).chain(early).collect()
     }
 
     /// One that had the addresses of a new connection has ended, and must not have its name, nor be found by its peer.
@@ -178,7 +192,7 @@ impl World {
             }
             return;
         }
-        let Some(id) = fds::conn(from) else { return };
+        let Some(id) = fds::conn(from) else { return fds::share(from) };
         if fds::set_conn(to, id) {
             self.conns.entry(id).and_modify(|conn| conn.fds.push(to));
         } else {
@@ -497,9 +511,9 @@ impl World {
     }
 
     /// Puts a connection into an epoll, or changes it there. Whoever waits in it by now comes back, and then waits here.
-    pub(crate) fn watch(&mut self, number: u32, fd: RawFd, id: u32, event: &epoll_event) {
+    pub(crate) fn watch(&mut self, number: u32, entry: Entry) {
         let epoll = self.epolls.entry(number).or_default();
-        epoll.put(Entry::new(fd, id, event));
+        epoll.put(entry);
         if !epoll.is_stirred() {
             for fd in &epoll.fds {
                 fds::set_epoll(*fd, number, true);

@@ -12,7 +12,7 @@ use libc::{
 
 use super::poll::duration;
 use crate::conn::READS;
-use crate::epolls::{Epoll, kept};
+use crate::epolls::{Entry, Epoll, kept};
 use crate::wait::{Wanted, asked};
 use crate::world::World;
 use crate::{errno, fds, lock, real, tcp, wait};
@@ -190,7 +190,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
         }
         match (operation, asked) {
             (EPOLL_CTL_DEL, _) => drop(world.epolls.get_mut(&number).map(|it| it.remove(fd))),
-            (_, Some(asked)) => world.watch(number, fd, id, asked),
+            (_, Some(asked)) => world.watch(number, Entry::new(fd, id, asked)),
             _ => {}
         }
         Ok(0)

@@ -273,7 +273,9 @@ unsafe fn passed(message: *const msghdr) -> Result<(), c_int> {
                 let data = libc::CMSG_DATA(head).cast::<c_int>();
                 let count = (control.cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<c_int>();
                 for at in 0..count {
-                    if let Some(id) = fds::conn(data.add(at).read_unaligned()) {
+                    let fd = data.add(at).read_unaligned();
+                    fds::share(fd);
+                    if let Some(id) = fds::conn(fd) {
                         let stays = lock::lock().may_stay(id, Why::Passed, "");
                         stays.then_some(()).ok_or(libc::EOPNOTSUPP)?;
                     }

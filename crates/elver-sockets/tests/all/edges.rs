@@ -123,3 +123,17 @@ fn a_new_connection_is_not_taken_for_a_former_one_of_its_addresses() {
     server.ends();
     assert_eq!(host.lines("Acceptor: by TCP, since it has ended"), 1, "{}", host.log());
 }
+
+/// What others write and read beside the process that connects a socket goes by TCP, and so does the rest.
+#[test]
+fn a_socket_that_was_shared_before_it_was_connected_stays_with_tcp() {
+    let host = beside_threads(37, "4", "shared");
+    let said = host.lines("Connector: by TCP, since its socket may be another's as well");
+    assert_eq!(said, 4, "{}", host.log());
+}
+
+#[test]
+fn an_epoll_keeps_a_socket_that_is_connected_again() {
+    let host = beside_threads(38, "1", "again");
+    assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
+}

@@ -1019,6 +1019,8 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "deaf")) return is_deaf(port);
     if (!strcmp(argv[1], "crowd")) return crowds_an_epoll(port);
     if (!strcmp(argv[1], "heir")) return serves_an_heir(port);
+    if (!strcmp(argv[1], "shared")) return shares(port);
+    if (!strcmp(argv[1], "again")) return connects_again(port);
     CHECK(!strcmp(argv[1], "echo"));
     seed = atoll(argv[5]);
     return echoes(port, atoi(argv[3]), atoll(argv[4]));
