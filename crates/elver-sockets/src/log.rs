@@ -16,6 +16,7 @@ pub(crate) const LOG_VARIABLE: &str = "ELVER_STREAMS_LOG";
 pub(crate) enum Why {
     OtherHost,
     NoPeer,
+    Crowded,
     NameTaken,
     NoNode,
     Refused,
@@ -37,6 +38,7 @@ impl fmt::Display for Why {
         f.write_str(match self {
             Why::OtherHost => "the peer is on another host",
             Why::NoPeer => "the peer's end has no such library",
+            Why::Crowded => "too many look for their peers at once",
             Why::NameTaken => "another process has the connection's name",
             Why::NoNode => "no node can be reached",
             Why::Refused => "the nodes made no stream",

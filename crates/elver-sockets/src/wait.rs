@@ -36,6 +36,10 @@ pub(crate) trait Wanted {
     fn watched(&self, world: &mut World) -> Vec<(u32, Interest)>;
     /// The kernel's part of it.
     fn kernels(&self, world: &mut World, fds: &mut Vec<pollfd>);
+    /// The one connection that it is for, if it is for one.
+    fn own(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// What a call waits for at its one connection, whatever becomes of the descriptor that it was made with.
@@ -45,6 +49,10 @@ pub(crate) struct OfConn {
 }
 
 impl Wanted for OfConn {
+    fn own(&self) -> Option<u32> {
+        Some(self.id)
+    }
+
     fn look(&mut self, world: &mut World, kernel: bool) -> bool {
         // One that is gone is told by the next try.
         let Some(conn) = world.conn(self.id) else { return true };
@@ -129,7 +137,7 @@ struct Looks {
 impl Looks {
     fn look(&mut self, wanted: &mut dyn Wanted, deadline: Option<Instant>) -> Result<Next, c_int> {
         let mut world = lock::lock();
-        world.progress();
+        world.progress(wanted.own());
         if wanted.look(&mut world, self.kernel) {
             return Ok(Next::Told(true));
         }

@@ -20,14 +20,19 @@ use crate::frame::{Frame, Nonce};
 use crate::link::{Link, now_ns};
 use crate::log::{Counts, Why};
 use crate::meeting::{Heard, Meeting, Offer};
-use crate::own::Own;
+use crate::own::{self, Own};
 use crate::sleeper::Sleeper;
 use crate::tcp::{self, Failure};
 use crate::tuple::{Side, Tuple};
+use crate::turn::Turn;
 use crate::{fds, real};
 
 /// How long an end can be found, and how long an offer is good.
 const MEETING: Duration = Duration::from_secs(1);
+/// Most ends that look for their peers at once: each has a descriptor of its own meanwhile, and so many of the process's
+/// descriptors are the program's for each.
+const UNDECIDED_MAX: u64 = 1_024;
+const LIMIT_PER_UNDECIDED: u64 = 8;
 /// How long a process without a node does not look for one again.
 const NO_NODE: Duration = Duration::from_secs(1);
 /// The longest sleeps: of those who have nothing to wait for here, and while ends have not agreed.
@@ -45,6 +50,7 @@ pub(crate) struct World {
     last_epoll: u32,
     /// Those whose ends have not agreed.
     undecided: Vec<u32>,
+    turn: Turn,
     /// By the numbers that their descriptors have.
     pub(crate) epolls: HashMap<u32, Epoll>,
     pub(crate) sleepers: Vec<Arc<Sleeper>>,
@@ -296,9 +302,13 @@ impl World {
 
     /// The program reads or writes: its end can be found from the first time on.
     pub(crate) fn touch(&mut self, id: u32) {
+        let count = self.undecided.len() as u64;
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if !matches!(conn.phase, Phase::Fresh) {
             return;
+        }
+        if count >= UNDECIDED_MAX.min(own::limit() / LIMIT_PER_UNDECIDED) {
+            return self.stay(id, Why::Crowded, "");
         }
         match Meeting::open(conn.tuple, conn.side) {
             Ok(meeting) => {
@@ -309,16 +319,22 @@ impl World {
         }
     }
 
-    /// Goes on with what was not agreed yet.
-    pub(crate) fn progress(&mut self) {
+    /// Goes on with what was not agreed yet: with the connection that a call is of, and now and then with all.
+    pub(crate) fn progress(&mut self, own: Option<u32>) {
         if !self.closing.is_empty() {
             self.let_go();
         }
         if self.undecided.is_empty() && !self.link.as_ref().is_some_and(Link::has_pending) {
             return;
         }
-        for id in self.undecided.clone() {
-            self.advance(id);
+        let began = Instant::now();
+        if self.turn.is_due(self.undecided.len(), began) {
+            for id in self.undecided.clone() {
+                self.advance(id);
+            }
+            self.turn.looked(began, Instant::now());
+        } else if let Some(own) = own {
+            self.advance(own);
         }
         self.accept();
     }

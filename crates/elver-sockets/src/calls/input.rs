@@ -132,7 +132,7 @@ fn try_read(id: u32, bufs: &mut [IoSliceMut<'_>], flags: c_int, failure: Failure
         return (!stays).then_some(Done::Failed(libc::EINVAL));
     }
     world.touch(id);
-    world.progress();
+    world.progress(Some(id));
     let known = RecvFlags::from_bits_retain((flags & KNOWN) as u32);
     let done = world.read(id, bufs, known, failure)?;
     world.tried(id, true);
@@ -146,6 +146,10 @@ struct Ahead {
 }
 
 impl Wanted for Ahead {
+    fn own(&self) -> Option<u32> {
+        Some(self.id)
+    }
+
     fn look(&mut self, world: &mut World, _: bool) -> bool {
         let Some(conn) = world.conn(self.id) else { return true };
         let fd = conn.socket();

@@ -103,7 +103,7 @@ fn try_write(
         return (!stays).then_some(Done::Failed(libc::EOPNOTSUPP));
     }
     world.touch(id);
-    world.progress();
+    world.progress(Some(id));
     let done = world.conn(id)?.write(bufs, known, failure);
     if !matches!(done, Done::Bytes(written) if written == all) {
         world.tried(id, false);

@@ -97,7 +97,7 @@ fn before_wait() {
     errno::beside(|| {
         let mut world = lock::lock();
         if !world.is_borrowed() {
-            world.progress();
+            world.progress(None);
         }
     });
 }

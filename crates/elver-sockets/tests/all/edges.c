@@ -408,3 +408,19 @@ static int connects_again(int port) {
     read_all(fd, &byte, 1);
     return close(fd);
 }
+
+// ---- many connections
+
+// Reads a byte from each of so many connections, with so many descriptors in all.
+static int gathers(int port, int count, int limit) {
+    struct rlimit most = {limit, limit};
+    char byte;
+    CHECK(setrlimit(RLIMIT_NOFILE, &most) == 0);
+    int listener = listens(port);
+    for (int i = 0; i < count; i++) {
+        int fd = accept(listener, NULL, NULL);
+        CHECK(fd >= 0);
+        read_all(fd, &byte, 1);
+    }
+    return 0;
+}

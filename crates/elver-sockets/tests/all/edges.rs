@@ -137,3 +137,19 @@ fn an_epoll_keeps_a_socket_that_is_connected_again() {
     let host = beside_threads(38, "1", "again");
     assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
 }
+
+/// Ends that look for peers which have no library take a part of the program's descriptors, and no more.
+#[test]
+fn a_server_of_plain_clients_has_its_descriptors_for_them() {
+    let (host, port) = (Host::new(48), port());
+    let (program, at) = (program(), port.to_string());
+    let server = host.serve(&[&program, "gather", &at, "200", "256"], port);
+    let connect = |_| {
+        let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        client.write_all(b"x").unwrap();
+        client
+    };
+    let _clients: Vec<TcpStream> = (0..200).map(connect).collect();
+    server.ends();
+    assert!(host.lines("too many look for their peers at once") > 0, "{}", host.log());
+}

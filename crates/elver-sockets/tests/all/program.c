@@ -15,6 +15,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -1020,6 +1021,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "crowd")) return crowds_an_epoll(port);
     if (!strcmp(argv[1], "heir")) return serves_an_heir(port);
     if (!strcmp(argv[1], "shared")) return shares(port);
+    if (!strcmp(argv[1], "gather")) return gathers(port, atoi(argv[3]), atoi(argv[4]));
     if (!strcmp(argv[1], "again")) return connects_again(port);
     CHECK(!strcmp(argv[1], "echo"));
     seed = atoll(argv[5]);
