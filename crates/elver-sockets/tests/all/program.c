@@ -1021,6 +1021,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "crowd")) return crowds_an_epoll(port);
     if (!strcmp(argv[1], "heir")) return serves_an_heir(port);
     if (!strcmp(argv[1], "shared")) return shares(port);
+    if (!strcmp(argv[1], "select-in-time")) return selects_in_time(port);
     if (!strcmp(argv[1], "gather")) return gathers(port, atoi(argv[3]), atoi(argv[4]));
     if (!strcmp(argv[1], "again")) return connects_again(port);
     CHECK(!strcmp(argv[1], "echo"));

@@ -17,3 +17,25 @@ static int crowds_an_epoll(int port) {
     CHECK(told_pipe >= 10 && told_fd >= 10);
     return close(fd);
 }
+
+// An end of the kernel's that no set means does not end a select.
+static int selects_in_time(int port) {
+    int fd = connects(port), ends[2];
+    await_carried(fd);
+    CHECK(pipe(ends) == 0 && close(ends[1]) == 0);
+    fd_set in, except;
+    FD_ZERO(&in);
+    FD_ZERO(&except);
+    FD_SET(fd, &in);
+    FD_SET(ends[0], &except);
+    struct timeval time = {0, 300000};
+    double began = now();
+    CHECK(select(FDS, &in, NULL, &except, &time) == 0 && now() - began > 0.299);
+    CHECK(!FD_ISSET(fd, &in) && !FD_ISSET(ends[0], &except));
+    // It is one for who asks to read.
+    FD_SET(fd, &in);
+    FD_SET(ends[0], &in);
+    time.tv_sec = 30;
+    CHECK(select(FDS, &in, NULL, NULL, &time) == 1 && FD_ISSET(ends[0], &in) && !FD_ISSET(fd, &in));
+    return close(fd);
+}
