@@ -390,9 +390,16 @@ impl Carried {
         self.shows_end
     }
 
-    fn ends(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> i16 {
+    /// Whether both directions have ended, so that there is no connection any more.
+    pub(crate) fn is_over(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> bool {
+        let is_peer_s = self.has_peer_ended(fd, tcp_read);
+        is_peer_s.is_err() || is_peer_s == Ok(true) && self.writes_no_more
+    }
+
+    /// Whether the peer has ended its direction; an error if the connection is broken.
+    fn has_peer_ended(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> Result<bool, ()> {
         self.by_tcp(tcp_read);
-        let ended = match self.incoming {
+        match self.incoming {
             Incoming::Broken => Err(()),
             Incoming::Never | Incoming::ByTcp(Frame::STAYS) => Ok(tcp_has_ended(fd)),
             // More may come by the stream, which says whether.
@@ -401,8 +408,11 @@ impl Carried {
                 Ok(false)
             }
             Incoming::ByTcp(_) => self.stream.has_peer_ended().map_err(drop),
-        };
-        match ended {
+        }
+    }
+
+    fn ends(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> i16 {
+        match self.has_peer_ended(fd, tcp_read) {
             Err(()) if self.told_failure => POLLRDHUP | POLLHUP,
             Err(()) => POLLRDHUP | POLLHUP | POLLERR,
             Ok(ended) if !ended && !self.reads_no_more => 0,

@@ -151,9 +151,13 @@ impl Conn {
     /// # Errors
     /// As errno.
     pub(crate) fn shutdown(&mut self, how: Shutdown) -> Result<bool, c_int> {
+        let (fd, tcp_read) = (self.socket(), self.tcp_read);
         match &mut self.phase {
             Phase::Parents | Phase::Over => Err(libc::ENOTCONN),
-            Phase::Carried(carried) => carried.shutdown(how).map(|()| false),
+            Phase::Carried(carried) => match carried.is_over(fd, tcp_read) {
+                true => Err(libc::ENOTCONN),
+                false => carried.shutdown(how).map(|()| false),
+            },
             _ => {
                 self.tcp_shut |= how != Shutdown::Read;
                 self.tcp_shut_read |= how != Shutdown::Write;

@@ -682,6 +682,8 @@ static void asks(int fd, const char *all) {
         case 'k': says("peek", recv(fd, buf, sizeof buf, MSG_DONTWAIT | MSG_PEEK)); break;
         case 'w': says("send", send(fd, "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL)); break;
         case 's': says("shut", shutdown(fd, SHUT_WR)); break;
+        case 'u': says("shut-read", shutdown(fd, SHUT_RD)); break;
+        case 'S': says("shut-both", shutdown(fd, SHUT_RDWR)); break;
         case 'e':
             CHECK(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0);
             printf(" error:%s", error ? strerrorname_np(error) : "0");
@@ -728,6 +730,14 @@ static int compares(int port, int carried) {
         {"A", POLLERR, "pwwrp"},
         {"A", POLLERR, "psp"},
         {"bA", POLLERR, "pkrrrwp"},
+        // What is shut has to be a connection.
+        {"", POLLOUT, "uuSp"},
+        {"W", POLLRDHUP, "usuSp"},
+        {"-W", POLLOUT, "ssup"},
+        {"-WW", POLLHUP, "usSp"},
+        {"bW-W", POLLHUP, "susrp"},
+        {"-B", POLLHUP, "Sup"},
+        {"A", POLLERR, "usSp"},
         // What has failed behind a part is told by the next call.
         {"bA", POLLERR, "parrwp"},
         {"bA", POLLERR, "aeerwp"},
