@@ -26,6 +26,8 @@ pub(crate) struct Conn {
     pub(crate) tuple: Tuple,
     /// All of this process's.
     pub(crate) fds: Vec<RawFd>,
+    /// Numbers, of no descriptors, under which epolls have it of which the copy was closed that they were asked about.
+    pub(crate) nowhere: Vec<RawFd>,
     pub(crate) phase: Phase,
     tcp_sent: u64,
     tcp_read: u64,
@@ -60,6 +62,7 @@ impl Conn {
             side,
             tuple,
             fds: vec![fd],
+            nowhere: Vec::new(),
             phase: Phase::Fresh,
             tcp_sent: 0,
             tcp_read: 0,

@@ -67,6 +67,11 @@ impl Entry {
         Entry { fd, conn, events, data, reads, writes, ends_told, is_off }
     }
 
+    /// The same by another number.
+    pub(crate) fn at(self, fd: RawFd) -> Entry {
+        Entry { fd, ..self }
+    }
+
     /// The same of another connection, of which nothing was told yet. What is told once only stays told.
     pub(crate) fn of(self, conn: u32) -> Entry {
         Entry { conn, reads: true, writes: true, ends_told: 0, ..self }

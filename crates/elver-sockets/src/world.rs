@@ -33,6 +33,8 @@ const MEETING: Duration = Duration::from_secs(1);
 /// descriptors are the program's for each.
 const UNDECIDED_MAX: u64 = 1_024;
 const LIMIT_PER_UNDECIDED: u64 = 8;
+/// Where the numbers of closed copies begin.
+const NOWHERE: RawFd = -2;
 /// How long a process without a node does not look for one again.
 const NO_NODE: Duration = Duration::from_secs(1);
 /// The longest sleeps: of those who have nothing to wait for here, and while ends have not agreed.
@@ -48,6 +50,8 @@ pub(crate) struct World {
     conns: HashMap<u32, Conn>,
     last: u32,
     last_epoll: u32,
+    /// Numbers of closed copies that epolls have, below all of descriptors.
+    last_nowhere: RawFd,
     /// Those whose ends have not agreed.
     undecided: Vec<u32>,
     turn: Turn,
@@ -78,7 +82,7 @@ impl Wake for News {
 
 impl World {
     pub(crate) fn new(process: u32) -> World {
-        World { process, pid: std::process::id(), ..World::default() }
+        World { process, pid: std::process::id(), last_nowhere: NOWHERE, ..World::default() }
     }
 
     /// How many times the process that it is of is a child.
@@ -221,14 +225,35 @@ impl World {
         let id = fds::conn(fd);
         fds::clear(fd);
         let Some(id) = id else { return };
-        for epoll in self.epolls.values_mut() {
-            epoll.remove(fd);
-        }
+        let taken = |(number, epoll): (&u32, &mut Epoll)| Some((*number, epoll.remove(fd)?));
+        let watched: Vec<_> = self.epolls.iter_mut().filter_map(taken).collect();
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if conn.fds.len() == 1 {
             return self.end(id);
         }
         conn.fds.retain(|other| *other != fd);
+        self.keep_watched(id, watched);
+    }
+
+    /// A copy of a connection was closed that epolls have: they have the connection until its last copy is closed.
+    fn keep_watched(&mut self, id: u32, watched: Vec<(u32, Entry)>) {
+        if watched.is_empty() {
+            return;
+        }
+        if !self.conns.get(&id).is_some_and(Conn::is_carried) {
+            // The kernel's epolls could not be told to leave it to a stream.
+            return self.stay(id, Why::Watched, "");
+        }
+        for (number, entry) in watched {
+            self.last_nowhere = self.last_nowhere.checked_sub(1).unwrap_or(NOWHERE);
+            let nowhere = self.last_nowhere;
+            if let (Some(conn), Some(epoll)) =
+                (self.conns.get_mut(&id), self.epolls.get_mut(&number))
+            {
+                conn.nowhere.push(nowhere);
+                epoll.put(entry.at(nowhere));
+            }
+        }
     }
 
     /// A connection's last descriptor is about to be closed.
@@ -266,9 +291,9 @@ impl World {
             let (read, written) = carried.bytes();
             self.counts.ended(&conn.tuple, read, written);
         }
-        for fd in &conn.fds {
-            fds::clear(*fd);
-            for epoll in self.epolls.values_mut() {
+        conn.fds.iter().for_each(|fd| fds::clear(*fd));
+        for epoll in self.epolls.values_mut() {
+            for fd in conn.fds.iter().chain(&conn.nowhere) {
                 epoll.remove(*fd);
             }
         }
@@ -518,7 +543,9 @@ impl World {
         let Some(conn) = self.conns.get(&id) else { return };
         let mut news = false;
         for epoll in self.epolls.values_mut() {
-            conn.fds.iter().for_each(|fd| news |= epoll.tried(*fd, reads));
+            for fd in conn.fds.iter().chain(&conn.nowhere) {
+                news |= epoll.tried(*fd, reads);
+            }
         }
         // Whoever sleeps in one has not been armed for what it was told of already.
         if news {
@@ -613,8 +640,8 @@ impl World {
         for conn in self.conns.values_mut() {
             conn.phase = Phase::Parents;
         }
-        let World { conns, epolls, last, last_epoll, .. } = std::mem::take(self);
-        *self = World { conns, epolls, last, last_epoll, ..World::new(process) };
+        let World { conns, epolls, last, last_epoll, last_nowhere, .. } = std::mem::take(self);
+        *self = World { conns, epolls, last, last_epoll, last_nowhere, ..World::new(process) };
     }
 
     /// Ends all streams as if their sockets were closed. Who goes on with one of these, beside the end of the process, must

@@ -175,6 +175,11 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
         let mut world = lock::lock();
         let Some(conn) = world.conn(id) else { return told(kernel()) };
         let is_carried = conn.is_carried();
+        if is_carried {
+            is_epoll(epoll, fd)?;
+        } else {
+            told(kernel())?;
+        }
         let number = world.epoll(epoll).ok_or(libc::EMFILE)?;
         let known = world.epolls.get_mut(&number).is_some_and(|it| it.entry(fd).is_some());
         if is_carried {
@@ -185,8 +190,6 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
                 EPOLL_CTL_ADD | EPOLL_CTL_MOD | EPOLL_CTL_DEL => {}
                 _ => return Err(libc::EINVAL),
             }
-        } else {
-            told(kernel())?;
         }
         match (operation, asked) {
             (EPOLL_CTL_DEL, _) => drop(world.epolls.get_mut(&number).map(|it| it.remove(fd))),
@@ -195,6 +198,23 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
         }
         Ok(0)
     })
+}
+
+/// Whether a descriptor that is asked for a connection is an epoll's.
+///
+/// # Errors
+/// What the kernel says of one that is none.
+fn is_epoll(epoll: c_int, carried: c_int) -> Result<(), c_int> {
+    if fds::epoll(epoll).is_some() {
+        return Ok(());
+    }
+    // The kernel's has none that a stream carries.
+    let none = ptr::null_mut();
+    // SAFETY: a deletion needs no event.
+    match told(unsafe { real::epoll_ctl(epoll, EPOLL_CTL_DEL, carried, none) }) {
+        Err(libc::ENOENT) | Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 fn told(result: c_int) -> Result<c_int, c_int> {

@@ -39,3 +39,50 @@ static int selects_in_time(int port) {
     CHECK(select(FDS, &in, NULL, NULL, &time) == 1 && FD_ISSET(ends[0], &in) && !FD_ISSET(fd, &in));
     return close(fd);
 }
+
+// An epoll has a connection as long as any copy of it is open, by the one that it was asked about.
+static int closes_a_copy(int port) {
+    char byte;
+    struct epoll_event event;
+    for (int carried = 0; carried < 2; carried++) {
+        int epoll = epoll_create1(0), fd = connects(port), edges = epoll_create1(0);
+        if (carried) await_carried(fd);
+        watch(epoll, EPOLL_CTL_ADD, fd, EPOLLIN);
+        watch(edges, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+        int copy = dup(fd), third = dup(fd);
+        CHECK(close(fd) == 0);
+        for (int round = 0; round < 2; round++) {
+            write_all(copy, "x", 1);
+            told(epoll, EPOLLIN, fd);
+            told(edges, EPOLLIN, fd);
+            read_all(copy, &byte, 1);
+            CHECK(recv(copy, &byte, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+        }
+        // Beside it another copy, whose number is known.
+        watch(epoll, EPOLL_CTL_ADD, copy, EPOLLOUT);
+        told(epoll, EPOLLOUT, copy);
+        CHECK(close(copy) == 0);
+        told(epoll, EPOLLOUT, copy);
+        CHECK(close(third) == 0);
+        CHECK(epoll_wait(epoll, &event, 1, 0) == 0);
+        CHECK(close(epoll) == 0 && close(edges) == 0);
+    }
+    return 0;
+}
+
+// The kernel refuses what is no epoll, and harms it not.
+static int asks_what_is_no_epoll(int port) {
+    char byte = 1;
+    int fd = connects(port), other = connects(port), ends[2];
+    await_carried_ends(fd, 2);
+    await_carried_ends(other, 4);
+    CHECK(pipe(ends) == 0 && close(ends[1]) == 0);
+    struct epoll_event event = {.events = EPOLLIN};
+    CHECK(epoll_ctl(ends[0], EPOLL_CTL_ADD, fd, &event) == -1 && errno == EINVAL);
+    CHECK(epoll_ctl(other, EPOLL_CTL_ADD, fd, &event) == -1 && errno == EINVAL);
+    CHECK(epoll_ctl(fd, EPOLL_CTL_ADD, fd, &event) == -1 && errno == EINVAL);
+    CHECK(epoll_ctl(ends[1], EPOLL_CTL_ADD, fd, &event) == -1 && errno == EBADF);
+    write_all(other, &byte, 1);
+    read_all(other, &byte, 1);
+    return close(fd) | close(other);
+}
