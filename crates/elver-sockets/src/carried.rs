@@ -132,6 +132,11 @@ impl Carried {
         self.stream.arm(interest).unwrap_or(None)
     }
 
+    /// A number that grows when bytes come by the stream.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.stream.arrived()
+    }
+
     /// Takes what the node told of it.
     pub(crate) fn poll(&self) {
         self.stream.is_ready(Interest::Both);

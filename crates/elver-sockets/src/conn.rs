@@ -12,6 +12,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use crate::carried::{Carried, Done};
 use crate::frame::{Frame, Nonce};
 use crate::meeting::Meeting;
+use crate::sleeper::Watched;
 use crate::tcp::{self, Failure};
 use crate::tuple::{Side, Tuple};
 
@@ -226,8 +227,16 @@ impl Conn {
     }
 
     /// Asks for a waking; how long to sleep at most, none if there is something already.
-    pub(crate) fn arm(&self, interest: Interest) -> Option<std::time::Duration> {
-        self.carried().and_then(|carried| carried.arm(interest))
+    pub(crate) fn arm(&self, watched: &Watched) -> Option<std::time::Duration> {
+        let carried = self.carried()?;
+        let at_most = carried.arm(watched.interest)?;
+        // Behind it: what comes from here on wakes.
+        watched.seen.is_none_or(|seen| carried.arrived() == seen).then_some(at_most)
+    }
+
+    /// A number that grows when bytes come by a stream.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.carried().map_or(0, Carried::arrived)
     }
 
     /// What of the kernel's may have news for one that is not wholly the kernel's: for who reads, or for who wants

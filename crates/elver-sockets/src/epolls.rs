@@ -51,9 +51,11 @@ pub(crate) struct Entry {
     pub(crate) conn: u32,
     events: u32,
     data: u64,
-    /// Whether it is told of (once, with EPOLLET, until the program has tried to read or to write).
+    /// Whether it is told of (once, with EPOLLET, until the program has tried to read or to write, or more has come).
     reads: bool,
     writes: bool,
+    /// What had arrived when it was told of, with EPOLLET.
+    seen: u64,
     /// Ends that it was told of, with EPOLLET.
     ends_told: i16,
     /// It was told of, with EPOLLONESHOT.
@@ -63,8 +65,8 @@ pub(crate) struct Entry {
 impl Entry {
     pub(crate) fn new(fd: RawFd, conn: u32, event: &epoll_event) -> Entry {
         let (events, data) = (event.events, event.u64);
-        let (reads, writes, ends_told, is_off) = (true, true, 0, false);
-        Entry { fd, conn, events, data, reads, writes, ends_told, is_off }
+        let (reads, writes, seen, ends_told, is_off) = (true, true, 0, 0, false);
+        Entry { fd, conn, events, data, reads, writes, seen, ends_told, is_off }
     }
 
     /// The same by another number.
@@ -88,6 +90,11 @@ impl Entry {
         self.events as i16 & (reads | writes | ENDS) & !self.ends_told
     }
 
+    /// What had arrived when it was told of, if it is told of more alone.
+    pub(crate) fn seen(&self) -> Option<u64> {
+        (self.events as i16 & READS != 0 && !self.reads).then_some(self.seen)
+    }
+
     /// The same, if a wait is for anything of it.
     pub(crate) fn wanted(&self) -> Option<i16> {
         (!self.is_off).then(|| self.asked())
@@ -98,11 +105,14 @@ impl Entry {
         if self.is_off {
             return None;
         }
+        let seen = self.is(EPOLLET).then(|| conn.arrived());
+        self.reads |= seen.is_some_and(|seen| seen != self.seen);
         let told = conn.events(self.asked());
         if told & !self.ends_told == 0 {
             return None;
         }
-        if self.is(EPOLLET) {
+        if let Some(seen) = seen {
+            self.seen = seen;
             self.reads &= told & READS == 0;
             self.writes &= told & WRITES == 0;
             self.ends_told |= told & ENDS;

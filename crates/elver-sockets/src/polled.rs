@@ -2,10 +2,10 @@
 
 use std::os::fd::RawFd;
 
-use elver_stream::Interest;
 use libc::{pollfd, timespec};
 
 use crate::conn::READS;
+use crate::sleeper::Watched;
 use crate::wait::{Wanted, asked};
 use crate::world::World;
 use crate::{fds, real};
@@ -61,10 +61,10 @@ impl Wanted for Polled<'_> {
         any
     }
 
-    fn watched(&self, world: &mut World) -> Vec<(u32, Interest)> {
+    fn watched(&self, world: &mut World) -> Vec<Watched> {
         let carried: Vec<_> =
             self.carried(world).into_iter().map(|(entry, id)| (id, entry.events)).collect();
-        let interest = |(id, events)| Some((id, world.conn(id)?.interest(events)?));
+        let interest = |(id, events)| Some(Watched::new(id, world.conn(id)?.interest(events)?));
         carried.into_iter().filter_map(interest).collect()
     }
 

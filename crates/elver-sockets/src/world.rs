@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use elver_stream::{Interest, Shutdown, Stream};
+use elver_stream::{Shutdown, Stream};
 use libc::epoll_event;
 use rustix::net::RecvFlags;
 
@@ -21,7 +21,7 @@ use crate::link::{Link, now_ns};
 use crate::log::{Counts, Why};
 use crate::meeting::{Heard, Meeting, Offer};
 use crate::own::{self, Own};
-use crate::sleeper::Sleeper;
+use crate::sleeper::{Sleeper, Watched};
 use crate::tcp::{self, Failure};
 use crate::tuple::{Side, Tuple};
 use crate::turn::Turn;
@@ -573,11 +573,11 @@ impl World {
     }
 
     /// Asks for wakings before a sleep; how long it may be at most, or none if there is something to look at.
-    pub(crate) fn arm(&mut self, watched: &[(u32, Interest)]) -> Option<Duration> {
+    pub(crate) fn arm(&mut self, watched: &[Watched]) -> Option<Duration> {
         self.unarmed = false;
         let mut at_most = SLEEP_MAX;
-        for (id, interest) in watched {
-            at_most = at_most.min(self.conns.get(id)?.arm(*interest)?);
+        for watched in watched {
+            at_most = at_most.min(self.conns.get(&watched.id)?.arm(watched)?);
         }
         if self.has_undecided() || !self.closing.is_empty() {
             at_most = at_most.min(UNDECIDED);
@@ -616,8 +616,8 @@ impl World {
             return self.wake_all();
         }
         for sleeper in &self.sleepers {
-            let has_news = |(id, interest): &(u32, Interest)| {
-                self.conns.get(id).is_none_or(|conn| conn.arm(*interest).is_none())
+            let has_news = |watched: &Watched| {
+                self.conns.get(&watched.id).is_none_or(|conn| conn.arm(watched).is_none())
             };
             if sleeper.watched.iter().any(has_news) {
                 sleeper.wake();

@@ -5,7 +5,6 @@ use std::os::fd::RawFd;
 use std::ptr;
 use std::time::Duration;
 
-use elver_stream::Interest;
 use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, POLLIN, epoll_event, pollfd, sigset_t, timespec,
 };
@@ -13,6 +12,7 @@ use libc::{
 use super::poll::duration;
 use crate::conn::READS;
 use crate::epolls::{Entry, Epoll, kept};
+use crate::sleeper::Watched;
 use crate::wait::{Wanted, asked};
 use crate::world::World;
 use crate::{errno, fds, lock, real, tcp, wait};
@@ -47,15 +47,18 @@ impl Wanted for InEpoll<'_> {
         self.told > 0
     }
 
-    fn watched(&self, world: &mut World) -> Vec<(u32, Interest)> {
+    fn watched(&self, world: &mut World) -> Vec<Watched> {
         let carried = self.carried(world);
-        let interest = |(id, asked)| Some((id, world.conn(id)?.interest(asked)?));
-        carried.into_iter().filter_map(interest).collect()
+        let watched = |(id, asked, seen)| {
+            let interest = world.conn(id)?.interest(asked)?;
+            Some(Watched { id, interest, seen })
+        };
+        carried.into_iter().filter_map(watched).collect()
     }
 
     fn kernels(&self, world: &mut World, all: &mut Vec<pollfd>) {
         all.extend(self.descriptor(world).map(|epoll| asked(epoll, POLLIN)));
-        for (id, asked) in self.carried(world) {
+        for (id, asked, _) in self.carried(world) {
             all.extend(world.conn(id).and_then(|conn| conn.watch(asked & READS != 0)));
         }
     }
@@ -88,13 +91,15 @@ impl InEpoll<'_> {
         world.epolls.get(&self.number)?.fds.first().copied()
     }
 
-    /// Carried connections, and what is asked about each.
-    fn carried(&self, world: &mut World) -> Vec<(u32, i16)> {
+    /// Carried connections, what is asked about each, and what had arrived when it was told of what has not been read yet.
+    fn carried(&self, world: &mut World) -> Vec<(u32, i16, Option<u64>)> {
         let Some(epoll) = world.epolls.get(&self.number) else { return Vec::new() };
-        let wanted = epoll.entries().iter().filter_map(|it| Some((it.conn, it.wanted()?)));
+        let wanted =
+            epoll.entries().iter().filter_map(|it| Some((it.conn, it.wanted()?, it.seen())));
         let wanted: Vec<_> = wanted.collect();
-        let is_carried =
-            |(id, _): &(u32, i16)| world.conn(*id).is_some_and(|conn| conn.is_carried());
+        let is_carried = |(id, ..): &(u32, i16, Option<u64>)| {
+            world.conn(*id).is_some_and(|conn| conn.is_carried())
+        };
         wanted.into_iter().filter(is_carried).collect()
     }
 }

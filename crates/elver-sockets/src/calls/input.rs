@@ -15,6 +15,7 @@ use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, sockopt};
 
 use crate::carried::{Done, PEEKED_MAX};
+use crate::sleeper::Watched;
 use crate::tcp::Failure;
 use crate::wait::{OfConn, Wanted};
 use crate::world::World;
@@ -162,9 +163,10 @@ impl Wanted for Ahead {
             || conn.events(POLLRDHUP) != 0
     }
 
-    fn watched(&self, world: &mut World) -> Vec<(u32, Interest)> {
+    fn watched(&self, world: &mut World) -> Vec<Watched> {
         let is_carried = world.conn(self.id).is_some_and(|conn| conn.is_carried());
-        is_carried.then_some((self.id, Interest::Readable)).into_iter().collect()
+        let watched = || Watched::new(self.id, Interest::Readable);
+        is_carried.then(watched).into_iter().collect()
     }
 
     fn kernels(&self, _: &mut World, _: &mut Vec<pollfd>) {}

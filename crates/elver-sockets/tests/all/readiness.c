@@ -86,3 +86,34 @@ static int asks_what_is_no_epoll(int port) {
     read_all(other, &byte, 1);
     return close(fd) | close(other);
 }
+
+static void *waits_for_more(void *of) {
+    struct waiter *waiter = of;
+    waiter->tid = gettid();
+    told(waiter->epoll, EPOLLIN, waiter->fd);
+    return NULL;
+}
+
+// Who waits for edges hears of each byte that comes, also of one behind another that nobody has read.
+static int tells_edges_of_more(int port) {
+    char bytes[8];
+    int fd = connects(port), epoll = epoll_create1(0);
+    struct epoll_event event;
+    await_carried(fd);
+    watch(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+    for (int count = 1; count < 5; count++) {
+        write_all(fd, "x", 1);
+        told(epoll, EPOLLIN, fd);
+        CHECK(epoll_wait(epoll, &event, 1, 0) == 0);
+    }
+    // Also one who sleeps by then.
+    struct waiter waiter = {epoll, fd};
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, waits_for_more, &waiter) == 0);
+    while (!waiter.tid) usleep(1000);
+    await_sleep(waiter.tid);
+    write_all(fd, "x", 1);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(recv(fd, bytes, 5, MSG_WAITALL) == 5);
+    return close(fd);
+}

@@ -25,3 +25,8 @@ fn what_is_no_epoll_is_told_so() {
     let host = beside_threads(50, "2", "no-epoll");
     assert_eq!(host.lines(" ended: "), 4, "{}", host.log());
 }
+
+#[test]
+fn edges_are_told_of_bytes_behind_others_that_nobody_has_read() {
+    beside_threads(51, "1", "edges-of-more");
+}
