@@ -16,9 +16,10 @@ impl Inner {
     ) -> Result<(), Error> {
         let id = self.engine.send(to, tag, bytes.len() as u64, Held::Lent)?;
         let mut lent = Lent { send: Some((id, bytes)), receive: None };
+        let offered = self.engine.counters().offered;
         self.send_to(to, &mut lent);
         let sent = self.finish_send(id, &mut lent, check);
-        if !self.engine.is_eager(to, bytes.len() as u64) {
+        if self.engine.counters().offered != offered {
             // Its receiver waits for the last of it.
             self.flush(&mut lent);
         }
@@ -117,8 +118,7 @@ impl Inner {
     ) -> Result<Status, Error> {
         let received = self.wait(None, lent, |inner| match inner.take(id) {
             Some((how, _)) => Some(how),
-            None if inner.is_stuck(id) => Some(Err(Error::Itself)),
-            None => check(inner, id).map(Err),
+            None => inner.hopeless(id).or_else(|| check(inner, id)).map(Err),
         });
         if received.is_err() {
             self.engine.abandon(id, None);
@@ -131,10 +131,28 @@ impl Inner {
         self.is_still() && self.engine.waits_for_itself(id)
     }
 
+    /// Why a wait without an end for a request would have none: this rank would have to do what it does not do while it waits.
+    pub(crate) fn hopeless(&self, id: RequestId) -> Option<Error> {
+        if self.is_stuck(id) {
+            return Some(Error::Itself);
+        }
+        let rank = self.is_still().then(|| self.engine.waits_behind(id)).flatten()?;
+        Some(self.crowded(rank))
+    }
+
+    fn crowded(&self, rank: u32) -> Error {
+        Error::Crowded { rank, messages: self.engine.held_from(rank) }
+    }
+
     /// Why a probe that finds nothing would never find anything.
     pub(crate) fn probe_is_stuck<T>(&self, wanted: &Wanted) -> Option<Result<T, Error>> {
-        let is_stuck = self.is_still() && self.engine.is_own_alone(wanted.source);
-        is_stuck.then_some(Err(Error::Itself))
+        if !self.is_still() {
+            return None;
+        }
+        if self.engine.is_own_alone(wanted.source) {
+            return Some(Err(Error::Itself));
+        }
+        self.engine.is_behind(wanted).map(|rank| Err(self.crowded(rank)))
     }
 
     /// What a probe finds.

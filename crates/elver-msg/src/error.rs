@@ -81,6 +81,17 @@ pub enum Error {
     /// What is waited for only this rank could send, and it waits.
     #[error("this rank waits for a message of its own, which it cannot send while it waits")]
     Itself,
+    /// What is waited for cannot be sent: as many messages as may be wait for a receive of this rank's, which waits.
+    #[error(
+        "this rank waits for a message that rank {rank} cannot send: {messages} of its messages have come and wait for \
+         receives, and more may not (Limits::unexpected_messages): receive those first, or allow for more"
+    )]
+    Crowded {
+        /// The rank.
+        rank: u32,
+        /// Messages that wait.
+        messages: u32,
+    },
     /// Ranks call different collective operations, or in another order.
     #[error(
         "rank {rank} is in {theirs}, and this rank in {ours}: all ranks call the same, in one order"

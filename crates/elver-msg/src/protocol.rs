@@ -18,7 +18,10 @@
 //! - Frames arrive in order, each once; so the first frames of messages have the order in which they were sent,
 //!   and matching needs no numbers.
 //! - A message that may have to be kept costs credit: one message, and its bytes if it comes whole. Each frame
-//!   carries back what was matched. Who has no credit waits, and what he sends to others does not.
+//!   carries back what was matched. Who has no credit waits, and what he sends to others does not. For whose bytes
+//!   there is no room is offered.
+//! - Messages of collective operations have a queue of their own, and credit beyond the users'. So they pass those of users,
+//!   which no receive can tell: none takes both.
 //! - Whatever comes is taken in at once, so that two ends which both wait to send never wait for each other.
 //! - An offer is under a number of its sender's; the answers name it. What names none that is open, or is more
 //!   than was offered, is a [`Fault`], and the peer is lost.

@@ -56,8 +56,7 @@ impl Request {
         let waited =
             self.inner.borrow_mut().wait(None, &mut Lent::none(), |inner| match inner.take(id) {
                 Some((how, memory)) => Some(how.map(|status| (status, memory))),
-                None if inner.is_stuck(id) => Some(Err(Error::Itself)),
-                None => inner.interruption_of(id).map(Err),
+                None => inner.hopeless(id).or_else(|| inner.interruption_of(id)).map(Err),
             });
         let (status, memory) = waited?;
         self.taken = true;
@@ -90,6 +89,12 @@ pub(crate) fn wait_any(
         match over {
             Some(at) => Some(Ok(Some(at))),
             None if ids.iter().all(|id| inner.is_stuck(*id)) => Some(Err(Error::Itself)),
+            // Who looks again in time may receive meanwhile what stands before them.
+            None if at_most.is_none() => {
+                let mut hopeless = ids.iter().map(|id| inner.hopeless(*id));
+                let first = hopeless.next().flatten().filter(|_| hopeless.all(|it| it.is_some()));
+                first.or_else(|| inner.interruption()).map(Err)
+            }
             None => inner.interruption().map(Err),
         }
     });

@@ -103,6 +103,16 @@ impl<C: Carrier> Receiver<C> {
         Ok(self.protocol.has_heard_end())
     }
 
+    /// Slots that the sender has told of since the beginning, read or not: more of them are news.
+    pub fn slots_told(&mut self) -> u64 {
+        // What is wrong the next call for a message says.
+        if !matches!(self.listen(), Ok(true)) {
+            let _ = self.carrier.poll();
+            let _ = self.listen();
+        }
+        self.protocol.tail()
+    }
+
     /// Takes what the sender has told; whether that is more than before.
     #[inline]
     fn listen(&mut self) -> Result<bool, Error> {

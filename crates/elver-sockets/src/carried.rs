@@ -14,7 +14,7 @@ use rustix::time::Timespec;
 
 use crate::errno;
 use crate::frame::{FRAME_BYTES, Frame, Nonce};
-use crate::tcp;
+use crate::tcp::{self, Failure};
 
 /// Most bytes that are kept beside the stream: for who looks at bytes without taking them.
 pub(crate) const PEEKED_MAX: usize = 64 << 10;
@@ -132,6 +132,11 @@ impl Carried {
         self.stream.arm(interest).unwrap_or(None)
     }
 
+    /// A number that grows when bytes come by the stream.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.stream.arrived()
+    }
+
     /// Takes what the node told of it.
     pub(crate) fn poll(&self) {
         self.stream.is_ready(Interest::Both);
@@ -179,20 +184,22 @@ impl Carried {
         }
     }
 
-    /// Reads; `tcp_read` bytes came by TCP so far. Says how many of them did.
+    /// Reads; `tcp_read` bytes came by TCP so far. Says how many of them did. A failure that the call does not tell is kept
+    /// for the next.
     pub(crate) fn read(
         &mut self,
         fd: BorrowedFd<'_>,
         tcp_read: &mut u64,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
+        failure: Failure,
     ) -> Done {
-        match self.read_on(fd, tcp_read, bufs, flags) {
+        match self.read_on(fd, tcp_read, bufs, flags, failure) {
             Done::Wait if self.reads_no_more => Done::Bytes(0),
             // Told once, it is an end.
             Done::Failed(libc::ECONNRESET) if self.told_failure => Done::Bytes(0),
             Done::Failed(error) => {
-                self.told_failure |= error == libc::ECONNRESET;
+                self.told_failure |= failure.is_told() && error == libc::ECONNRESET;
                 Done::Failed(error)
             }
             done => done,
@@ -205,6 +212,7 @@ impl Carried {
         tcp_read: &mut u64,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
+        failure: Failure,
     ) -> Done {
         let Some(most) = self.by_tcp(*tcp_read) else {
             let read = self.read_stream(bufs, flags);
@@ -220,7 +228,7 @@ impl Carried {
                 _ => read,
             };
         };
-        let read = tcp::receive(fd, bufs, most, flags);
+        let read = tcp::receive(fd, bufs, most, flags, failure);
         let wanted = bufs.iter().any(|buf| !buf.is_empty());
         match (read, self.incoming) {
             // The kernel has it from who shut the socket for reading before the stream was there.
@@ -326,14 +334,15 @@ impl Carried {
         fd: BorrowedFd<'_>,
         bufs: &[IoSlice<'_>],
         flags: rustix::net::SendFlags,
+        failure: Failure,
     ) -> Done {
         if !self.writes {
-            return tcp::send(fd, bufs, flags).into();
+            return tcp::send(fd, bufs, flags, failure).into();
         }
         match (&self.stream).write_vectored(bufs).map_err(|error| errno::of_stream(&error)) {
             Err(libc::ECONNRESET) if self.told_failure => Done::Failed(libc::EPIPE),
             written => {
-                self.told_failure |= written == Err(libc::ECONNRESET);
+                self.told_failure |= failure.is_told() && written == Err(libc::ECONNRESET);
                 written.into()
             }
         }
@@ -386,9 +395,16 @@ impl Carried {
         self.shows_end
     }
 
-    fn ends(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> i16 {
+    /// Whether both directions have ended, so that there is no connection any more.
+    pub(crate) fn is_over(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> bool {
+        let is_peer_s = self.has_peer_ended(fd, tcp_read);
+        is_peer_s.is_err() || is_peer_s == Ok(true) && self.writes_no_more
+    }
+
+    /// Whether the peer has ended its direction; an error if the connection is broken.
+    fn has_peer_ended(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> Result<bool, ()> {
         self.by_tcp(tcp_read);
-        let ended = match self.incoming {
+        match self.incoming {
             Incoming::Broken => Err(()),
             Incoming::Never | Incoming::ByTcp(Frame::STAYS) => Ok(tcp_has_ended(fd)),
             // More may come by the stream, which says whether.
@@ -397,8 +413,11 @@ impl Carried {
                 Ok(false)
             }
             Incoming::ByTcp(_) => self.stream.has_peer_ended().map_err(drop),
-        };
-        match ended {
+        }
+    }
+
+    fn ends(&mut self, fd: BorrowedFd<'_>, tcp_read: u64) -> i16 {
+        match self.has_peer_ended(fd, tcp_read) {
             Err(()) if self.told_failure => POLLRDHUP | POLLHUP,
             Err(()) => POLLRDHUP | POLLHUP | POLLERR,
             Ok(ended) if !ended && !self.reads_no_more => 0,
@@ -422,7 +441,8 @@ impl Carried {
         if self.incoming == Incoming::Unsaid {
             let mut byte = [0];
             let peek = RecvFlags::PEEK;
-            let ended = tcp::receive(fd, &mut [IoSliceMut::new(&mut byte)], 1, peek) == Ok(0);
+            let buf = &mut [IoSliceMut::new(&mut byte)];
+            let ended = tcp::receive(fd, buf, 1, peek, Failure::Kept) == Ok(0);
             self.note_tcp_s_end(ended);
         }
         self.tcp_ended.is_none() || self.incoming != Incoming::Unsaid

@@ -12,7 +12,8 @@ use rustix::net::{RecvFlags, SendFlags};
 use crate::carried::{Carried, Done};
 use crate::frame::{Frame, Nonce};
 use crate::meeting::Meeting;
-use crate::tcp;
+use crate::sleeper::Watched;
+use crate::tcp::{self, Failure};
 use crate::tuple::{Side, Tuple};
 
 /// Events that say that a read, or a write, would not wait; and of which `poll` tells unasked. An epoll has the same.
@@ -26,6 +27,8 @@ pub(crate) struct Conn {
     pub(crate) tuple: Tuple,
     /// All of this process's.
     pub(crate) fds: Vec<RawFd>,
+    /// Numbers, of no descriptors, under which epolls have it of which the copy was closed that they were asked about.
+    pub(crate) nowhere: Vec<RawFd>,
     pub(crate) phase: Phase,
     tcp_sent: u64,
     tcp_read: u64,
@@ -60,6 +63,7 @@ impl Conn {
             side,
             tuple,
             fds: vec![fd],
+            nowhere: Vec::new(),
             phase: Phase::Fresh,
             tcp_sent: 0,
             tcp_read: 0,
@@ -106,14 +110,19 @@ impl Conn {
         }
     }
 
-    pub(crate) fn read(&mut self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Done {
+    pub(crate) fn read(
+        &mut self,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        failure: Failure,
+    ) -> Done {
         let fd = self.socket();
         match &mut self.phase {
             Phase::Parents => Done::Failed(libc::ENOTCONN),
             Phase::Over => Done::Bytes(0),
-            Phase::Carried(carried) => carried.read(fd, &mut self.tcp_read, bufs, flags),
+            Phase::Carried(carried) => carried.read(fd, &mut self.tcp_read, bufs, flags, failure),
             _ => {
-                let read = tcp::receive(fd, bufs, u64::MAX, flags);
+                let read = tcp::receive(fd, bufs, u64::MAX, flags, failure);
                 if !flags.contains(RecvFlags::PEEK) {
                     self.tcp_read += *read.as_ref().unwrap_or(&0) as u64;
                 }
@@ -122,14 +131,19 @@ impl Conn {
         }
     }
 
-    pub(crate) fn write(&mut self, bufs: &[IoSlice<'_>], flags: SendFlags) -> Done {
+    pub(crate) fn write(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        flags: SendFlags,
+        failure: Failure,
+    ) -> Done {
         let fd = self.socket();
         match &mut self.phase {
             Phase::Parents => Done::Failed(libc::ENOTCONN),
             Phase::Over => Done::Failed(libc::EPIPE),
-            Phase::Carried(carried) => carried.write(fd, bufs, flags),
+            Phase::Carried(carried) => carried.write(fd, bufs, flags, failure),
             _ => {
-                let sent = tcp::send(fd, bufs, flags);
+                let sent = tcp::send(fd, bufs, flags, failure);
                 self.tcp_sent += *sent.as_ref().unwrap_or(&0) as u64;
                 sent.into()
             }
@@ -141,9 +155,13 @@ impl Conn {
     /// # Errors
     /// As errno.
     pub(crate) fn shutdown(&mut self, how: Shutdown) -> Result<bool, c_int> {
+        let (fd, tcp_read) = (self.socket(), self.tcp_read);
         match &mut self.phase {
             Phase::Parents | Phase::Over => Err(libc::ENOTCONN),
-            Phase::Carried(carried) => carried.shutdown(how).map(|()| false),
+            Phase::Carried(carried) => match carried.is_over(fd, tcp_read) {
+                true => Err(libc::ENOTCONN),
+                false => carried.shutdown(how).map(|()| false),
+            },
             _ => {
                 self.tcp_shut |= how != Shutdown::Read;
                 self.tcp_shut_read |= how != Shutdown::Write;
@@ -209,8 +227,16 @@ impl Conn {
     }
 
     /// Asks for a waking; how long to sleep at most, none if there is something already.
-    pub(crate) fn arm(&self, interest: Interest) -> Option<std::time::Duration> {
-        self.carried().and_then(|carried| carried.arm(interest))
+    pub(crate) fn arm(&self, watched: &Watched) -> Option<std::time::Duration> {
+        let carried = self.carried()?;
+        let at_most = carried.arm(watched.interest)?;
+        // Behind it: what comes from here on wakes.
+        watched.seen.is_none_or(|seen| carried.arrived() == seen).then_some(at_most)
+    }
+
+    /// A number that grows when bytes come by a stream.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.carried().map_or(0, Carried::arrived)
     }
 
     /// What of the kernel's may have news for one that is not wholly the kernel's: for who reads, or for who wants

@@ -20,6 +20,9 @@ const STIRRED: u64 = u64::from_le_bytes(*b"elverEP\x01");
 /// How long at most: a thread that has not come back by then has left by another way.
 const STIRS: Duration = Duration::from_secs(1);
 
+/// Of so many times that streams have something for an epoll, the kernel is asked first once.
+const TURNS_PER_KERNEL: u32 = 8;
+
 /// Ends, of which an epoll tells.
 const ENDS: i16 = EPOLLRDHUP as i16 | ALWAYS;
 
@@ -35,6 +38,8 @@ pub(crate) struct Epoll {
     places: HashMap<RawFd, usize>,
     /// Who is told of first.
     first: usize,
+    /// Times that streams had something since the kernel was asked first.
+    turns: u32,
     is_stirred: bool,
     /// What has the kernel's epoll tell something, and since when.
     stir: Option<(Own, Instant)>,
@@ -46,9 +51,11 @@ pub(crate) struct Entry {
     pub(crate) conn: u32,
     events: u32,
     data: u64,
-    /// Whether it is told of (once, with EPOLLET, until the program has tried to read or to write).
+    /// Whether it is told of (once, with EPOLLET, until the program has tried to read or to write, or more has come).
     reads: bool,
     writes: bool,
+    /// What had arrived when it was told of, with EPOLLET.
+    seen: u64,
     /// Ends that it was told of, with EPOLLET.
     ends_told: i16,
     /// It was told of, with EPOLLONESHOT.
@@ -58,8 +65,18 @@ pub(crate) struct Entry {
 impl Entry {
     pub(crate) fn new(fd: RawFd, conn: u32, event: &epoll_event) -> Entry {
         let (events, data) = (event.events, event.u64);
-        let (reads, writes, ends_told, is_off) = (true, true, 0, false);
-        Entry { fd, conn, events, data, reads, writes, ends_told, is_off }
+        let (reads, writes, seen, ends_told, is_off) = (true, true, 0, 0, false);
+        Entry { fd, conn, events, data, reads, writes, seen, ends_told, is_off }
+    }
+
+    /// The same by another number.
+    pub(crate) fn at(self, fd: RawFd) -> Entry {
+        Entry { fd, ..self }
+    }
+
+    /// The same of another connection, of which nothing was told yet. What is told once only stays told.
+    pub(crate) fn of(self, conn: u32) -> Entry {
+        Entry { conn, reads: true, writes: true, ends_told: 0, ..self }
     }
 
     fn is(&self, flag: i32) -> bool {
@@ -73,6 +90,11 @@ impl Entry {
         self.events as i16 & (reads | writes | ENDS) & !self.ends_told
     }
 
+    /// What had arrived when it was told of, if it is told of more alone.
+    pub(crate) fn seen(&self) -> Option<u64> {
+        (self.events as i16 & READS != 0 && !self.reads).then_some(self.seen)
+    }
+
     /// The same, if a wait is for anything of it.
     pub(crate) fn wanted(&self) -> Option<i16> {
         (!self.is_off).then(|| self.asked())
@@ -83,11 +105,14 @@ impl Entry {
         if self.is_off {
             return None;
         }
+        let seen = self.is(EPOLLET).then(|| conn.arrived());
+        self.reads |= seen.is_some_and(|seen| seen != self.seen);
         let told = conn.events(self.asked());
         if told & !self.ends_told == 0 {
             return None;
         }
-        if self.is(EPOLLET) {
+        if let Some(seen) = seen {
+            self.seen = seen;
             self.reads &= told & READS == 0;
             self.writes &= told & WRITES == 0;
             self.ends_told |= told & ENDS;
@@ -162,14 +187,14 @@ impl Epoll {
         self.entries.push(entry);
     }
 
-    /// Whether there was one.
-    pub(crate) fn remove(&mut self, fd: RawFd) -> bool {
-        let Some(place) = self.places.remove(&fd) else { return false };
-        self.entries.swap_remove(place);
+    /// Takes one out, if there is one.
+    pub(crate) fn remove(&mut self, fd: RawFd) -> Option<Entry> {
+        let place = self.places.remove(&fd)?;
+        let entry = self.entries.swap_remove(place);
         if let Some(moved) = self.entries.get(place) {
             self.places.insert(moved.fd, place);
         }
-        true
+        Some(entry)
     }
 
     /// The program has tried to read, or to write: what it was told once it is told again. Whether that is news
@@ -232,6 +257,16 @@ impl Epoll {
                 told += 1;
             }
         }
+        self.turns += u32::from(told > 0);
         told
+    }
+
+    /// Whether it is time to ask the kernel first, whatever streams have; then it was.
+    pub(crate) fn is_kernel_s_turn(&mut self) -> bool {
+        let is_due = self.turns + 1 >= TURNS_PER_KERNEL;
+        if is_due {
+            self.turns = 0;
+        }
+        is_due
     }
 }

@@ -14,6 +14,8 @@ const WATCHES: u32 = 1 << 30;
 const EARLY: u32 = 1 << 29;
 /// This library's own.
 const OWN: u32 = 1 << 28;
+/// A socket of one descriptor of this process alone, which is not connected; the count of forks stands behind.
+const SOLE: u32 = 1 << 27;
 
 static FDS: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
 /// Threads that wait in the kernel's epoll behind a descriptor.
@@ -22,7 +24,10 @@ static INSIDE: [AtomicU32; FDS_MAX] = [const { AtomicU32::new(0) }; FDS_MAX];
 /// The last one that may be ours.
 pub(crate) const LAST: u32 = FDS_MAX as u32 - 1;
 /// The largest number of a connection, and of an epoll; the smallest is 1.
-pub(crate) const NUMBER_MAX: u32 = OWN - 1;
+pub(crate) const NUMBER_MAX: u32 = SOLE - 1;
+
+/// Times that this process has begun, or ended, to fork.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 
 fn entry(fd: RawFd) -> Option<&'static AtomicU32> {
     FDS.get(usize::try_from(fd).ok()?)
@@ -59,7 +64,8 @@ pub(crate) fn watching(fd: RawFd) -> Option<u32> {
 
 /// Whether it is a socket that an epoll had before it was connected.
 pub(crate) fn is_early(fd: RawFd) -> bool {
-    word(fd) == EARLY
+    let word = word(fd);
+    word == EARLY || word & (EARLY | SOLE) == EARLY | SOLE
 }
 
 /// Whether it is of the connection that had this number, which is the kernel's alone by now: else it was closed.
@@ -69,8 +75,7 @@ pub(crate) fn has_stayed(fd: RawFd, number: u32) -> bool {
 
 /// Whether it is a connection, an epoll, or a socket that an epoll has.
 pub(crate) fn is_known(fd: RawFd) -> bool {
-    let word = word(fd);
-    word != 0 && (word & EARLY == 0 || word == EARLY)
+    conn(fd).is_some() || epoll(fd).is_some() || is_own(fd) || is_early(fd)
 }
 
 /// Whether anything is noted of it.
@@ -91,7 +96,37 @@ pub(crate) fn set_epoll(fd: RawFd, number: u32, watches: bool) -> bool {
 
 /// Notes that an epoll has a descriptor whose socket is not connected; whether there is room for that.
 pub(crate) fn set_early(fd: RawFd) -> bool {
-    set(fd, EARLY)
+    let sole = Some(word(fd)).filter(|word| word & SOLE != 0).unwrap_or_default();
+    set(fd, EARLY | sole)
+}
+
+/// The count by which it is told that a socket was there when this process forked: to be asked before it is made.
+pub(crate) fn forks() -> u32 {
+    FORKS.load(Ordering::SeqCst) & NUMBER_MAX
+}
+
+/// The process forks, and again when it has: sockets that are there meanwhile are two processes'.
+pub(crate) fn note_fork() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Notes that it is of a new socket, made when there had been so many forks.
+pub(crate) fn set_sole(fd: RawFd, forks: u32) {
+    set(fd, SOLE | forks);
+}
+
+/// Whether it is of a socket that nobody else has, and that was not connected.
+pub(crate) fn is_sole(fd: RawFd) -> bool {
+    let word = word(fd) & !EARLY;
+    word == SOLE | forks()
+}
+
+/// Others have its socket as well.
+pub(crate) fn share(fd: RawFd) {
+    let word = word(fd);
+    if word & SOLE != 0 {
+        set(fd, word & EARLY);
+    }
 }
 
 /// Notes that it is this library's own, or is none of anybody's.

@@ -9,7 +9,7 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | `calls` | the C library's functions |
-//! | `world`, `lock` | all that is known, behind one lock; how the ends of a connection agree |
+//! | `world`, `lock`, `turn` | all that is known, behind one lock; how the ends of a connection agree |
 //! | `meeting`, `owner` | how they find each other, and whom they believe |
 //! | `conn`, `carried`, `frame`, `tcp`, `ending` | a connection, before and after |
 //! | `wait`, `sleeper`, `polled`, `epolls` | readiness |
@@ -43,5 +43,6 @@ mod real;
 mod sleeper;
 mod tcp;
 mod tuple;
+mod turn;
 mod wait;
 mod world;

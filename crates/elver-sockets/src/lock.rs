@@ -6,6 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::fds;
 use crate::world::World;
 
 /// Times that this process is a child.
@@ -97,6 +98,7 @@ impl Drop for Locked {
 /// The process forks: nobody else is at work here meanwhile, so that the child finds all as it should be. It allocates
 /// nothing, since the program's allocator may be locked by now.
 extern "C" fn before_fork() {
+    fds::note_fork();
     if !is_interrupted() {
         let guard = take();
         // SAFETY: this thread has the lock.
@@ -115,6 +117,7 @@ extern "C" fn in_child() {
 }
 
 fn release() {
+    fds::note_fork();
     if is_interrupted() {
         // SAFETY: this thread has the lock.
         let held = unsafe { (*HELD.0.get()).take() };

@@ -16,11 +16,15 @@ const ROOM: u64 = 512;
 #[derive(Debug)]
 pub(crate) struct Own(ManuallyDrop<OwnedFd>);
 
+/// How many descriptors this process may have.
+pub(crate) fn limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 impl Own {
     /// Puts one out of the way of the program's, where there is room.
     pub(crate) fn new(fd: OwnedFd) -> Own {
-        let limit = getrlimit(Resource::Nofile).current.unwrap_or(PLACE_MAX);
-        let place = limit.min(PLACE_MAX).saturating_sub(ROOM) as RawFd;
+        let place = limit().min(PLACE_MAX).saturating_sub(ROOM) as RawFd;
         let fd = rustix::io::fcntl_dupfd_cloexec(&fd, place).unwrap_or(fd);
         fds::set_own(fd.as_raw_fd(), true);
         Own(ManuallyDrop::new(fd))

@@ -2,10 +2,10 @@
 
 use std::os::fd::RawFd;
 
-use elver_stream::Interest;
 use libc::{pollfd, timespec};
 
-use crate::conn::{ALWAYS, READS};
+use crate::conn::READS;
+use crate::sleeper::Watched;
 use crate::wait::{Wanted, asked};
 use crate::world::World;
 use crate::{fds, real};
@@ -13,8 +13,16 @@ use crate::{fds, real};
 /// What a program polls.
 pub(crate) struct Polled<'a> {
     pub(crate) all: &'a mut [pollfd],
-    /// Whether ends of which nobody asks are told, as `poll` tells them.
-    pub(crate) tells_ends: bool,
+    /// What is told of an entry that asks for these events: `poll` tells ends unasked, and `select` has sets.
+    pub(crate) means: fn(i16) -> i16,
+    /// Of the kernel's, those that have an end of which nothing is told: it stays, and would end each sleep.
+    ended: Vec<RawFd>,
+}
+
+impl<'a> Polled<'a> {
+    pub(crate) fn new(all: &'a mut [pollfd], means: fn(i16) -> i16) -> Polled<'a> {
+        Polled { all, means, ended: Vec::new() }
+    }
 }
 
 impl Polled<'_> {
@@ -44,25 +52,24 @@ impl Wanted for Polled<'_> {
                 kernels |= entry.fd >= 0;
                 continue;
             };
-            let told = conn.events(entry.events);
-            entry.revents = if self.tells_ends { told } else { told & !ALWAYS };
+            entry.revents = conn.events(entry.events) & (self.means)(entry.events);
             any |= entry.revents != 0;
         }
         if kernels && (kernel || any) {
-            any |= look_at_kernel(self.all, world);
+            any |= self.look_at_kernel(world);
         }
         any
     }
 
-    fn watched(&self, world: &mut World) -> Vec<(u32, Interest)> {
+    fn watched(&self, world: &mut World) -> Vec<Watched> {
         let carried: Vec<_> =
             self.carried(world).into_iter().map(|(entry, id)| (id, entry.events)).collect();
-        let interest = |(id, events)| Some((id, world.conn(id)?.interest(events)?));
+        let interest = |(id, events)| Some(Watched::new(id, world.conn(id)?.interest(events)?));
         carried.into_iter().filter_map(interest).collect()
     }
 
     fn kernels(&self, world: &mut World, all: &mut Vec<pollfd>) {
-        for entry in self.all.iter().filter(|entry| entry.fd >= 0) {
+        for entry in self.all.iter().filter(|it| it.fd >= 0 && !self.ended.contains(&it.fd)) {
             match fds::conn(entry.fd).and_then(|id| world.conn(id)) {
                 Some(conn) if conn.is_carried() => {
                     all.extend(conn.watch(entry.events & READS != 0));
@@ -73,24 +80,32 @@ impl Wanted for Polled<'_> {
     }
 }
 
-/// Asks the kernel about its own, without waiting.
-fn look_at_kernel(all: &mut [pollfd], world: &mut World) -> bool {
-    let mut is_kernel_s = |fd: RawFd| {
-        !fds::conn(fd).and_then(|id| world.conn(id)).is_some_and(|conn| conn.is_carried())
-    };
-    let mut kernels: Vec<pollfd> = all
-        .iter()
-        .map(|entry| asked(if is_kernel_s(entry.fd) { entry.fd } else { -1 }, entry.events))
-        .collect();
-    let now = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the entries and the time stand in this function.
-    let told =
-        unsafe { real::ppoll(kernels.as_mut_ptr(), kernels.len() as u64, &now, std::ptr::null()) };
-    if told <= 0 {
-        return false;
+impl Polled<'_> {
+    /// Asks the kernel about its own, without waiting.
+    fn look_at_kernel(&mut self, world: &mut World) -> bool {
+        let mut is_kernel_s = |fd: RawFd| {
+            !fds::conn(fd).and_then(|id| world.conn(id)).is_some_and(|conn| conn.is_carried())
+        };
+        let place = |entry: &pollfd| if is_kernel_s(entry.fd) { entry.fd } else { -1 };
+        let places: Vec<RawFd> = self.all.iter().map(place).collect();
+        let entry = |(fd, entry): (&RawFd, &pollfd)| asked(*fd, entry.events);
+        let mut kernels: Vec<pollfd> = places.iter().zip(&*self.all).map(entry).collect();
+        let now = timespec { tv_sec: 0, tv_nsec: 0 };
+        let (entries, count) = (kernels.as_mut_ptr(), kernels.len() as u64);
+        // SAFETY: the entries and the time stand in this function.
+        let told = unsafe { real::ppoll(entries, count, &now, std::ptr::null()) };
+        self.ended.clear();
+        if told <= 0 {
+            return false;
+        }
+        let mut any = false;
+        for (entry, told) in self.all.iter_mut().zip(kernels).filter(|(_, told)| told.fd >= 0) {
+            entry.revents = told.revents & (self.means)(entry.events);
+            any |= entry.revents != 0;
+            if told.revents != 0 && entry.revents == 0 {
+                self.ended.push(entry.fd);
+            }
+        }
+        any
     }
-    for (entry, told) in all.iter_mut().zip(kernels).filter(|(_, told)| told.fd >= 0) {
-        entry.revents = told.revents;
-    }
-    true
 }

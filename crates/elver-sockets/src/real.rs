@@ -42,6 +42,7 @@ macro_rules! real {
 real! {
     accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
     accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
     close(fd: c_int) -> c_int;
     dup(fd: c_int) -> c_int;

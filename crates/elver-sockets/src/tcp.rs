@@ -3,11 +3,35 @@
 use std::ffi::c_int;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::ptr;
+use std::time::Duration;
 
+use libc::{pollfd, timespec};
+use rustix::event::PollFlags;
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, getpeername, ipproto, recvmsg,
     sendmsg, sockopt,
 };
+
+/// What becomes of a failure that a try meets. The kernel, too, says what failed once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The call tells it.
+    Told,
+    /// The call has something else to tell, so that the next one has to hear of it.
+    Kept,
+}
+
+impl Failure {
+    /// What becomes of one that a call meets that has moved so many bytes.
+    pub(crate) fn behind(moved: usize) -> Failure {
+        if moved == 0 { Failure::Told } else { Failure::Kept }
+    }
+
+    pub(crate) fn is_told(self) -> bool {
+        self == Failure::Told
+    }
+}
 
 /// A descriptor of the program's, for the time of a call.
 pub(crate) fn fd<'a>(fd: RawFd) -> BorrowedFd<'a> {
@@ -20,6 +44,11 @@ pub(crate) fn fd<'a>(fd: RawFd) -> BorrowedFd<'a> {
 pub(crate) fn is_unconnected(fd: BorrowedFd<'_>) -> bool {
     let is_tcp = sockopt::socket_protocol(fd).is_ok_and(|protocol| protocol == Some(ipproto::TCP));
     is_tcp && getpeername(fd).is_err() && sockopt::socket_acceptconn(fd) == Ok(false)
+}
+
+/// Whether a connection that was made is one still: if it is not, another may have its addresses.
+pub(crate) fn stands(fd: BorrowedFd<'_>) -> bool {
+    getpeername(fd).is_ok()
 }
 
 /// Whether what it sends with `MSG_ZEROCOPY` stays in the program's memory until the kernel says that it is sent.
@@ -42,7 +71,11 @@ pub(crate) fn receive(
     bufs: &mut [IoSliceMut<'_>],
     most: u64,
     flags: RecvFlags,
+    failure: Failure,
 ) -> Result<usize, c_int> {
+    if !failure.is_told() && has_failed(fd) && rustix::io::ioctl_fionread(fd) == Ok(0) {
+        return Err(libc::ECONNRESET);
+    }
     let all: u64 = bufs.iter().map(|buf| buf.len() as u64).sum();
     let mut control = RecvAncillaryBuffer::default();
     let flags = flags | RecvFlags::DONTWAIT;
@@ -65,8 +98,56 @@ pub(crate) fn send(
     fd: BorrowedFd<'_>,
     bufs: &[IoSlice<'_>],
     flags: SendFlags,
+    failure: Failure,
 ) -> Result<usize, c_int> {
+    if !failure.is_told() && has_failed(fd) {
+        return Err(libc::ECONNRESET);
+    }
     let flags = flags | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     sendmsg(fd, bufs, &mut SendAncillaryBuffer::default(), flags)
         .map_err(rustix::io::Errno::raw_os_error)
+}
+
+/// Whether a connection is over by a failure of which nobody was told yet; nobody is by this.
+fn has_failed(fd: BorrowedFd<'_>) -> bool {
+    waits(fd, PollFlags::empty(), Some(Duration::ZERO)).is_ok_and(is_failure)
+}
+
+/// Waits for an event of a connection, before a call that would take what failed with it; whether there is something
+/// for that call to move.
+///
+/// # Errors
+/// The kernel's, as errno.
+pub(crate) fn has_more(
+    fd: BorrowedFd<'_>,
+    event: PollFlags,
+    at_most: Option<Duration>,
+) -> Result<bool, c_int> {
+    let told = waits(fd, event, at_most)?;
+    let is_unread =
+        || event == PollFlags::IN && rustix::io::ioctl_fionread(fd).is_ok_and(|it| it > 0);
+    Ok(!told.is_empty() && (!is_failure(told) || is_unread()))
+}
+
+fn waits(
+    fd: BorrowedFd<'_>,
+    event: PollFlags,
+    at_most: Option<Duration>,
+) -> Result<PollFlags, c_int> {
+    let event = event.bits() as i16;
+    let mut entry = pollfd { fd: fd.as_raw_fd(), events: event, revents: 0 };
+    let at_most = at_most
+        .map(|it| timespec { tv_sec: it.as_secs() as i64, tv_nsec: it.subsec_nanos().into() });
+    let time = at_most.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: the entry and the time stand in this function.
+    let told = unsafe { crate::real::ppoll(&mut entry, 1, time, ptr::null()) };
+    if told < 0 {
+        return Err(crate::errno::get());
+    }
+    Ok(PollFlags::from_bits_retain(entry.revents as u16))
+}
+
+/// An entry in the error queue is an error too, and no failure of the connection.
+fn is_failure(told: PollFlags) -> bool {
+    told.contains(PollFlags::ERR | PollFlags::HUP)
 }

@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use elver_portal::Turns;
-use elver_stream::Interest;
 use libc::{POLLIN, pollfd, sigset_t, timespec};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::conn::{ALWAYS, READS};
 use crate::lock::{self, Locked};
 use crate::own::Own;
-use crate::sleeper::Sleeper;
+use crate::sleeper::{Sleeper, Watched};
 use crate::world::World;
 use crate::{errno, real};
 
@@ -33,9 +32,13 @@ pub(crate) trait Wanted {
     /// Whether it is there; the kernel is asked too, if `kernel` says so.
     fn look(&mut self, world: &mut World, kernel: bool) -> bool;
     /// The carried connections of it.
-    fn watched(&self, world: &mut World) -> Vec<(u32, Interest)>;
+    fn watched(&self, world: &mut World) -> Vec<Watched>;
     /// The kernel's part of it.
     fn kernels(&self, world: &mut World, fds: &mut Vec<pollfd>);
+    /// The one connection that it is for, if it is for one.
+    fn own(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// What a call waits for at its one connection, whatever becomes of the descriptor that it was made with.
@@ -45,6 +48,10 @@ pub(crate) struct OfConn {
 }
 
 impl Wanted for OfConn {
+    fn own(&self) -> Option<u32> {
+        Some(self.id)
+    }
+
     fn look(&mut self, world: &mut World, kernel: bool) -> bool {
         // One that is gone is told by the next try.
         let Some(conn) = world.conn(self.id) else { return true };
@@ -57,10 +64,10 @@ impl Wanted for OfConn {
         kernel && unsafe { real::ppoll(fds.as_mut_ptr(), 1, &now, std::ptr::null()) } > 0
     }
 
-    fn watched(&self, world: &mut World) -> Vec<(u32, Interest)> {
+    fn watched(&self, world: &mut World) -> Vec<Watched> {
         let conn = world.conn(self.id).filter(|conn| conn.is_carried());
         let interest = conn.and_then(|conn| conn.interest(self.events));
-        interest.map(|interest| (self.id, interest)).into_iter().collect()
+        interest.map(|interest| Watched::new(self.id, interest)).into_iter().collect()
     }
 
     fn kernels(&self, world: &mut World, fds: &mut Vec<pollfd>) {
@@ -129,7 +136,7 @@ struct Looks {
 impl Looks {
     fn look(&mut self, wanted: &mut dyn Wanted, deadline: Option<Instant>) -> Result<Next, c_int> {
         let mut world = lock::lock();
-        world.progress();
+        world.progress(wanted.own());
         if wanted.look(&mut world, self.kernel) {
             return Ok(Next::Told(true));
         }
@@ -194,7 +201,7 @@ struct Asleep {
 impl Asleep {
     fn lie_down(
         mut world: Locked,
-        watched: Vec<(u32, Interest)>,
+        watched: Vec<Watched>,
         mut fds: Vec<pollfd>,
         at_most: Duration,
     ) -> Result<Asleep, c_int> {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use elver_stream::{Interest, Shutdown, Stream};
+use elver_stream::{Shutdown, Stream};
 use libc::epoll_event;
 use rustix::net::RecvFlags;
 
@@ -20,17 +20,23 @@ use crate::frame::{Frame, Nonce};
 use crate::link::{Link, now_ns};
 use crate::log::{Counts, Why};
 use crate::meeting::{Heard, Meeting, Offer};
-use crate::own::Own;
-use crate::sleeper::Sleeper;
+use crate::own::{self, Own};
+use crate::sleeper::{Sleeper, Watched};
+use crate::tcp::{self, Failure};
 use crate::tuple::{Side, Tuple};
+use crate::turn::Turn;
 use crate::{fds, real};
 
 /// How long an end can be found, and how long an offer is good.
 const MEETING: Duration = Duration::from_secs(1);
+/// Most ends that look for their peers at once: each has a descriptor of its own meanwhile, and so many of the process's
+/// descriptors are the program's for each.
+const UNDECIDED_MAX: u64 = 1_024;
+const LIMIT_PER_UNDECIDED: u64 = 8;
+/// Where the numbers of closed copies begin.
+const NOWHERE: RawFd = -2;
 /// How long a process without a node does not look for one again.
 const NO_NODE: Duration = Duration::from_secs(1);
-/// Of so many times that streams have something for an epoll, the kernel is asked once all the same.
-const TURNS_PER_KERNEL: u32 = 8;
 /// The longest sleeps: of those who have nothing to wait for here, and while ends have not agreed.
 const SLEEP_MAX: Duration = Duration::from_secs(3_600);
 const UNDECIDED: Duration = Duration::from_millis(100);
@@ -44,8 +50,11 @@ pub(crate) struct World {
     conns: HashMap<u32, Conn>,
     last: u32,
     last_epoll: u32,
+    /// Numbers of closed copies that epolls have, below all of descriptors.
+    last_nowhere: RawFd,
     /// Those whose ends have not agreed.
     undecided: Vec<u32>,
+    turn: Turn,
     /// By the numbers that their descriptors have.
     pub(crate) epolls: HashMap<u32, Epoll>,
     pub(crate) sleepers: Vec<Arc<Sleeper>>,
@@ -55,8 +64,6 @@ pub(crate) struct World {
     pub(crate) unarmed: bool,
     pub(crate) counts: Counts,
     closing: Vec<Ending>,
-    /// Times that an epoll had something of streams.
-    turns: u32,
     process: u32,
     /// Its number, which a child is known by that shares this memory.
     pid: u32,
@@ -75,7 +82,7 @@ impl Wake for News {
 
 impl World {
     pub(crate) fn new(process: u32) -> World {
-        World { process, pid: std::process::id(), ..World::default() }
+        World { process, pid: std::process::id(), last_nowhere: NOWHERE, ..World::default() }
     }
 
     /// How many times the process that it is of is a child.
@@ -90,18 +97,43 @@ impl World {
 
     /// The program has a new connection.
     pub(crate) fn add(&mut self, fd: RawFd, tuple: Tuple, side: Side) {
-        let early = self.take_early(fd);
+        let former = fds::conn(fd).and_then(|id| self.conns.get(&id));
+        let is_sole = side == Side::Acceptor
+            || former.map_or_else(|| fds::is_sole(fd), |former| former.fds.len() == 1);
+        let watched = self.take_watched(fd);
         self.close(fd);
+        if !is_sole && tuple.is_of_one_host() {
+            return self.counts.stayed(&tuple, side, Why::Shared, "");
+        }
         if !tuple.is_of_one_host() {
             return self.counts.stayed(&tuple, side, Why::OtherHost, "");
         }
+        self.leave_former(&tuple, side);
         self.last = free_after(self.last, |number| self.conns.contains_key(&number));
         if !fds::set_conn(fd, self.last) {
             return self.counts.stayed(&tuple, side, Why::Descriptor, "");
         }
         self.conns.insert(self.last, Conn::new(side, tuple, fd));
-        for (epoll, event) in early {
-            self.watch(epoll, fd, self.last, &event);
+        for (epoll, entry) in watched {
+            self.watch(epoll, entry.of(self.last));
+        }
+    }
+
+    /// What epolls have been asked about a socket that was not connected yet, or to somewhere else: to them it stays one.
+    fn take_watched(&mut self, fd: RawFd) -> Vec<(u32, Entry)> {
+        let early = self.take_early(fd);
+        let early = early.into_iter().map(|(epoll, event)| (epoll, Entry::new(fd, 0, &event)));
+        let before = |(number, epoll): (&u32, &mut Epoll)| Some((*number, epoll.remove(fd)?));
+        self.epolls.iter_mut().filter_map(before).chain(early).collect()
+    }
+
+    /// One that had the addresses of a new connection has ended, and must not have its name, nor be found by its peer.
+    fn leave_former(&mut self, tuple: &Tuple, side: Side) {
+        let is_former = |id: &&u32| {
+            self.conns.get(id).is_some_and(|conn| conn.tuple == *tuple && conn.side == side)
+        };
+        if let Some(id) = self.undecided.iter().find(is_former).copied() {
+            self.stay(id, Why::Ended, "");
         }
     }
 
@@ -170,7 +202,7 @@ impl World {
             }
             return;
         }
-        let Some(id) = fds::conn(from) else { return };
+        let Some(id) = fds::conn(from) else { return fds::share(from) };
         if fds::set_conn(to, id) {
             self.conns.entry(id).and_modify(|conn| conn.fds.push(to));
         } else {
@@ -193,14 +225,35 @@ impl World {
         let id = fds::conn(fd);
         fds::clear(fd);
         let Some(id) = id else { return };
-        for epoll in self.epolls.values_mut() {
-            epoll.remove(fd);
-        }
+        let taken = |(number, epoll): (&u32, &mut Epoll)| Some((*number, epoll.remove(fd)?));
+        let watched: Vec<_> = self.epolls.iter_mut().filter_map(taken).collect();
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if conn.fds.len() == 1 {
             return self.end(id);
         }
         conn.fds.retain(|other| *other != fd);
+        self.keep_watched(id, watched);
+    }
+
+    /// A copy of a connection was closed that epolls have: they have the connection until its last copy is closed.
+    fn keep_watched(&mut self, id: u32, watched: Vec<(u32, Entry)>) {
+        if watched.is_empty() {
+            return;
+        }
+        if !self.conns.get(&id).is_some_and(Conn::is_carried) {
+            // The kernel's epolls could not be told to leave it to a stream.
+            return self.stay(id, Why::Watched, "");
+        }
+        for (number, entry) in watched {
+            self.last_nowhere = self.last_nowhere.checked_sub(1).unwrap_or(NOWHERE);
+            let nowhere = self.last_nowhere;
+            if let (Some(conn), Some(epoll)) =
+                (self.conns.get_mut(&id), self.epolls.get_mut(&number))
+            {
+                conn.nowhere.push(nowhere);
+                epoll.put(entry.at(nowhere));
+            }
+        }
     }
 
     /// A connection's last descriptor is about to be closed.
@@ -238,9 +291,9 @@ impl World {
             let (read, written) = carried.bytes();
             self.counts.ended(&conn.tuple, read, written);
         }
-        for fd in &conn.fds {
-            fds::clear(*fd);
-            for epoll in self.epolls.values_mut() {
+        conn.fds.iter().for_each(|fd| fds::clear(*fd));
+        for epoll in self.epolls.values_mut() {
+            for fd in conn.fds.iter().chain(&conn.nowhere) {
                 epoll.remove(*fd);
             }
         }
@@ -274,9 +327,13 @@ impl World {
 
     /// The program reads or writes: its end can be found from the first time on.
     pub(crate) fn touch(&mut self, id: u32) {
+        let count = self.undecided.len() as u64;
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if !matches!(conn.phase, Phase::Fresh) {
             return;
+        }
+        if count >= UNDECIDED_MAX.min(own::limit() / LIMIT_PER_UNDECIDED) {
+            return self.stay(id, Why::Crowded, "");
         }
         match Meeting::open(conn.tuple, conn.side) {
             Ok(meeting) => {
@@ -287,27 +344,39 @@ impl World {
         }
     }
 
-    /// Goes on with what was not agreed yet.
-    pub(crate) fn progress(&mut self) {
+    /// Goes on with what was not agreed yet: with the connection that a call is of, and now and then with all.
+    pub(crate) fn progress(&mut self, own: Option<u32>) {
         if !self.closing.is_empty() {
             self.let_go();
         }
         if self.undecided.is_empty() && !self.link.as_ref().is_some_and(Link::has_pending) {
             return;
         }
-        for id in self.undecided.clone() {
-            self.advance(id);
+        let began = Instant::now();
+        if self.turn.is_due(self.undecided.len(), began) {
+            for id in self.undecided.clone() {
+                self.advance(id);
+            }
+            self.turn.looked(began, Instant::now());
+        } else if let Some(own) = own {
+            self.advance(own);
         }
         self.accept();
     }
 
     fn advance(&mut self, id: u32) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        let now = Instant::now();
+        let (now, fd) = (Instant::now(), conn.socket());
         match &mut conn.phase {
             Phase::Meeting(meeting, until) => {
                 let (side, late) = (conn.side, now > *until);
-                match meeting.hear() {
+                let heard = meeting.hear();
+                // Who speaks by the addresses of one that has ended may be the peer of another.
+                let speaks = matches!(heard, Some(Heard::Hello | Heard::Offer(_)));
+                if speaks && !tcp::stands(fd) {
+                    return self.stay(id, Why::Ended, "");
+                }
+                match heard {
                     Some(Heard::Hello) if side == Side::Acceptor => self.offer(id),
                     Some(Heard::Offer(offer)) if side == Side::Connector => {
                         self.connect(id, &offer)
@@ -452,8 +521,9 @@ impl World {
         id: u32,
         bufs: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
+        failure: Failure,
     ) -> Option<Done> {
-        let done = self.conns.get_mut(&id)?.read(bufs, flags);
+        let done = self.conns.get_mut(&id)?.read(bufs, flags, failure);
         let is_end = matches!(done, Done::Bytes(0)) && bufs.iter().any(|buf| !buf.is_empty());
         let Phase::Offered { until_ns, .. } = self.conns.get(&id)?.phase else { return Some(done) };
         if !is_end {
@@ -462,16 +532,10 @@ impl World {
         self.accept();
         let conn = self.conns.get_mut(&id)?;
         if conn.is_carried() {
-            return Some(conn.read(bufs, flags));
+            return Some(conn.read(bufs, flags, failure));
         }
         conn.keeps_end = self.link.as_ref().is_some_and(|link| link.may_have(until_ns));
         Some(if conn.keeps_end { Done::Wait } else { done })
-    }
-
-    /// Whether it is time to ask the kernel too, though streams have something.
-    pub(crate) fn is_kernel_s_turn(&mut self) -> bool {
-        self.turns = self.turns.wrapping_add(1);
-        self.turns.is_multiple_of(TURNS_PER_KERNEL)
     }
 
     /// The program has tried to read, or to write.
@@ -479,7 +543,9 @@ impl World {
         let Some(conn) = self.conns.get(&id) else { return };
         let mut news = false;
         for epoll in self.epolls.values_mut() {
-            conn.fds.iter().for_each(|fd| news |= epoll.tried(*fd, reads));
+            for fd in conn.fds.iter().chain(&conn.nowhere) {
+                news |= epoll.tried(*fd, reads);
+            }
         }
         // Whoever sleeps in one has not been armed for what it was told of already.
         if news {
@@ -488,9 +554,9 @@ impl World {
     }
 
     /// Puts a connection into an epoll, or changes it there. Whoever waits in it by now comes back, and then waits here.
-    pub(crate) fn watch(&mut self, number: u32, fd: RawFd, id: u32, event: &epoll_event) {
+    pub(crate) fn watch(&mut self, number: u32, entry: Entry) {
         let epoll = self.epolls.entry(number).or_default();
-        epoll.put(Entry::new(fd, id, event));
+        epoll.put(entry);
         if !epoll.is_stirred() {
             for fd in &epoll.fds {
                 fds::set_epoll(*fd, number, true);
@@ -507,11 +573,11 @@ impl World {
     }
 
     /// Asks for wakings before a sleep; how long it may be at most, or none if there is something to look at.
-    pub(crate) fn arm(&mut self, watched: &[(u32, Interest)]) -> Option<Duration> {
+    pub(crate) fn arm(&mut self, watched: &[Watched]) -> Option<Duration> {
         self.unarmed = false;
         let mut at_most = SLEEP_MAX;
-        for (id, interest) in watched {
-            at_most = at_most.min(self.conns.get(id)?.arm(*interest)?);
+        for watched in watched {
+            at_most = at_most.min(self.conns.get(&watched.id)?.arm(watched)?);
         }
         if self.has_undecided() || !self.closing.is_empty() {
             at_most = at_most.min(UNDECIDED);
@@ -550,8 +616,8 @@ impl World {
             return self.wake_all();
         }
         for sleeper in &self.sleepers {
-            let has_news = |(id, interest): &(u32, Interest)| {
-                self.conns.get(id).is_none_or(|conn| conn.arm(*interest).is_none())
+            let has_news = |watched: &Watched| {
+                self.conns.get(&watched.id).is_none_or(|conn| conn.arm(watched).is_none())
             };
             if sleeper.watched.iter().any(has_news) {
                 sleeper.wake();
@@ -574,8 +640,8 @@ impl World {
         for conn in self.conns.values_mut() {
             conn.phase = Phase::Parents;
         }
-        let World { conns, epolls, last, last_epoll, .. } = std::mem::take(self);
-        *self = World { conns, epolls, last, last_epoll, ..World::new(process) };
+        let World { conns, epolls, last, last_epoll, last_nowhere, .. } = std::mem::take(self);
+        *self = World { conns, epolls, last, last_epoll, last_nowhere, ..World::new(process) };
     }
 
     /// Ends all streams as if their sockets were closed. Who goes on with one of these, beside the end of the process, must

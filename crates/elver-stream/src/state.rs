@@ -250,6 +250,11 @@ impl State {
         !matches!(self.sender.try_reserve(1), Err(Error::Full))
     }
 
+    /// What grows when bytes come.
+    pub(crate) fn arrived(&mut self) -> u64 {
+        self.receiver.slots_told()
+    }
+
     /// Whether the peer has said that it writes no more, also where not all of it was read.
     pub(crate) fn has_peer_ended(&mut self) -> Result<bool, Error> {
         self.receiver.has_heard_end()

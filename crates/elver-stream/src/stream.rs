@@ -168,6 +168,11 @@ impl Stream {
         self.state().has_peer_ended().map_err(error::of)
     }
 
+    /// A number that grows when bytes come, read or not, and is of no unit: for who tells others of what is new.
+    pub fn arrived(&self) -> u64 {
+        self.state().arrived()
+    }
+
     /// As dropping it, but without waiting until what was written has arrived, and without an end of that wait: poll it
     /// until it says so, or as long as you like.
     pub fn close(self) -> Closing {

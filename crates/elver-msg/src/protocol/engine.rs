@@ -12,6 +12,7 @@ use super::matching::{Matching, Wanted};
 use super::memory::{Held, Lent, Memory};
 use super::request_id::RequestId;
 use super::requests::{Failure, Phase, Request, Requests, Status};
+use super::tags;
 use peer::Peer;
 
 /// All requests of a rank, and what its peers have sent and are to be sent.
@@ -119,7 +120,7 @@ impl<M: Memory> Engine<M> {
         len <= self.peers[to as usize].eager_bytes
     }
 
-    /// Sends a message, behind all others to that rank. Behind [`Engine::say_bye`] it fails.
+    /// Sends a message, behind all others to that rank that are of users as well, or of collective operations. Behind [`Engine::say_bye`] it fails.
     ///
     /// # Errors
     /// [`Refused`].
@@ -142,7 +143,7 @@ impl<M: Memory> Engine<M> {
         if peer.is_gone || peer.was_told_bye {
             self.requests.end(id, Err(Failure::Peer { rank: to }));
         } else {
-            peer.queue.push_back(id);
+            peer.queue_of(tags::operation(tag).is_some()).push_back(id);
         }
         Ok(id)
     }
@@ -284,6 +285,33 @@ impl<M: Memory> Engine<M> {
     pub fn is_own_alone(&self, source: Option<u32>) -> bool {
         let mut others = (0..).zip(&self.peers).filter(|(rank, _)| *rank != self.rank);
         source.map_or_else(|| others.all(|(_, peer)| peer.is_gone), |rank| rank == self.rank)
+    }
+
+    /// The rank whose message a receive waits for that cannot send it: what this rank has not received of it is all that
+    /// there may be, and nothing of that fits.
+    pub fn waits_behind(&self, id: RequestId) -> Option<u32> {
+        let is_posted = self.requests.get(id).is_some_and(|it| matches!(it.phase, Phase::Posted));
+        let wanted = is_posted.then(|| self.matching.wanted(id)).flatten()?;
+        self.is_behind(&wanted)
+    }
+
+    /// Messages of a rank's that wait for a receive.
+    pub fn held_from(&self, rank: u32) -> u32 {
+        self.peers[rank as usize].held()
+    }
+
+    /// The same of a probe that finds nothing.
+    pub fn is_behind(&self, wanted: &Wanted) -> Option<u32> {
+        if tags::operation(wanted.tag).is_some() {
+            return None;
+        }
+        if let Some(rank) = wanted.source {
+            return self.peers[rank as usize].is_crowded().then_some(rank);
+        }
+        let all = (0..).zip(&self.peers).filter(|(rank, peer)| *rank != self.rank && !peer.is_gone);
+        let mut crowded = all.clone().filter(|(_, peer)| peer.is_crowded()).map(|(rank, _)| rank);
+        let first = crowded.next()?;
+        (crowded.count() + 1 == all.count()).then_some(first)
     }
 
     /// The next READ to be done, once.

@@ -15,7 +15,7 @@ use super::fault::Fault;
 use super::kind::Kind;
 
 /// The version of all that is here. Only ends of the same one understand each other.
-pub const MAJOR: u8 = 1;
+pub const MAJOR: u8 = 2;
 /// What was added since, which the other end may pass over.
 pub const MINOR: u16 = 0;
 /// Bytes of a header.
@@ -183,7 +183,7 @@ mod tests {
     fn each_field_stands_where_the_table_has_it() {
         let header =
             Header { freed_messages: 2, freed_bytes: 3, more: 4, ..Header::new(Kind::Offer, 5) };
-        assert_eq!(header.encode(), [4, 1, 2, 0, 5, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
+        assert_eq!(header.encode(), [4, 2, 2, 0, 5, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
     }
 
     #[test]

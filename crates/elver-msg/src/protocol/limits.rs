@@ -1,9 +1,14 @@
+/// Messages of collective operations that are held beside all that [`Limits::unexpected_messages`] allows for, so that no
+/// barrier waits for a receive behind it. One is enough: of a peer's operations each rank takes the oldest first.
+pub(super) const OPERATIONS_MESSAGES: u32 = 16;
+
 /// What an end takes from a peer: no peer can have it hold more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Messages of a peer's that wait for a receive: beyond them it is held back. 1 to 65,535.
+    /// Messages of a peer's that wait for a receive: beyond them it is held back. 1 to 65,535. Of collective operations 16
+    /// more are held.
     pub unexpected_messages: u32,
-    /// Bytes of those that came whole.
+    /// Bytes of those that came whole: beyond them short messages are offered as well.
     pub unexpected_bytes: u32,
     /// Longest message that comes whole, at most [`Limits::unexpected_bytes`]: a longer one is offered, and
     /// comes when it is received.

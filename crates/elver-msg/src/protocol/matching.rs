@@ -77,6 +77,11 @@ impl Matching {
         self.posted.remove(at).map(|(request, _)| request)
     }
 
+    /// What a receive takes that is posted.
+    pub(super) fn wanted(&self, request: RequestId) -> Option<Wanted> {
+        self.posted.iter().find(|(posted, _)| *posted == request).map(|(_, wanted)| *wanted)
+    }
+
     /// Posts it no more.
     pub(super) fn withdraw(&mut self, request: RequestId) {
         self.posted.retain(|(posted, _)| *posted != request);

@@ -19,6 +19,15 @@ const LIMITS: Limits =
 /// Of a frame: the longest message that goes whole.
 const BODY: usize = 50;
 
+/// The bit of collective operations' tags, and how many messages of theirs are held beside the others.
+const COLLECTIVE: u32 = 1 << 31;
+const OPERATIONS: u32 = 16;
+
+/// Which queue a message stands in.
+fn operations(tag: u32) -> usize {
+    usize::from(tag & COLLECTIVE != 0)
+}
+
 type Bytes = Rc<RefCell<Vec<u8>>>;
 
 /// Memory that READs reach, or not.
@@ -131,7 +140,8 @@ struct Net {
     models: Vec<Model>,
     /// By sender and receiver: frames under way, and messages whose first frame has not come.
     wires: Vec<VecDeque<Vec<u8>>>,
-    ahead: Vec<VecDeque<usize>>,
+    /// Those of users, and those of collective operations, which pass them.
+    ahead: Vec<[VecDeque<usize>; 2]>,
     sent: Vec<Sent>,
     registered: BTreeMap<u64, Bytes>,
     sends: Vec<(u32, RequestId)>,
@@ -152,7 +162,7 @@ impl Net {
             engines: (0..RANKS).map(engine).collect(),
             models: (0..RANKS).map(|_| Model::default()).collect(),
             wires: vec![VecDeque::new(); pairs],
-            ahead: vec![VecDeque::new(); pairs],
+            ahead: vec![Default::default(); pairs],
             sent: Vec::new(),
             registered: BTreeMap::new(),
             sends: Vec::new(),
@@ -179,7 +189,7 @@ impl Net {
         match engine.send(to, tag, len as u64, Held::Own(store)) {
             Ok(id) => {
                 self.sent.push(Sent { from, tag, len });
-                self.ahead[(from * RANKS + to) as usize].push_back(number);
+                self.ahead[(from * RANKS + to) as usize][operations(tag)].push_back(number);
                 self.sends.push((from, id));
             }
             Err(refused) => assert_eq!(refused, Refused::Full { max: 100 }),
@@ -205,14 +215,15 @@ impl Net {
     fn deliver(&mut self, from: u32, to: u32) {
         let pair = (from * RANKS + to) as usize;
         let Some(frame) = self.wires[pair].pop_front() else { return };
-        let kind = Header::decode(&frame).unwrap().0.kind;
+        let Header { kind, word: tag, .. } = Header::decode(&frame).unwrap().0;
         if matches!(kind, Kind::Eager | Kind::Offer) {
-            let number = self.ahead[pair].pop_front().expect("what comes was sent");
+            let ahead = &mut self.ahead[pair][operations(tag)];
+            let number = ahead.pop_front().expect("what comes was sent");
             self.models[to as usize].arrive(number, self.sent[number]);
         }
         self.engines[to as usize].handle(from, &frame, &mut Lent::none()).unwrap();
         let (messages, bytes) = self.engines[to as usize].waiting();
-        assert!(messages <= (RANKS * LIMITS.unexpected_messages) as usize);
+        assert!(messages <= (RANKS * (LIMITS.unexpected_messages + OPERATIONS)) as usize);
         assert!(bytes <= u64::from(RANKS * LIMITS.unexpected_bytes));
     }
 
@@ -276,12 +287,16 @@ impl Net {
         let is_registered = below(2) == 0;
         const LENGTHS: [usize; 8] = [0, 1, 40, BODY, BODY + 1, 100, 149, 400];
         match below(12) {
-            0..3 => self.send(one, other, below(3), LENGTHS[below(8) as usize], is_registered),
+            0..3 => {
+                let tag = below(3) | if below(4) == 0 { COLLECTIVE } else { 0 };
+                self.send(one, other, tag, LENGTHS[below(8) as usize], is_registered);
+            }
             3..5 => {
                 let source = (below(2) == 0).then_some(other);
-                let mask = [u32::MAX, 0, 1][below(3) as usize];
+                let mask = [u32::MAX, COLLECTIVE, COLLECTIVE | 1][below(3) as usize];
+                let tag = below(3) | if below(4) == 0 { COLLECTIVE } else { 0 };
                 let room = [400, 400, 400, 60][below(4) as usize];
-                self.receive(one, Wanted { source, tag: below(3), mask }, room, is_registered);
+                self.receive(one, Wanted { source, tag, mask }, room, is_registered);
             }
             5..7 => self.transmit(one, other, below(6)),
             7..10 => self.deliver(one, other),
@@ -320,7 +335,7 @@ impl Net {
     /// Lets all that was sent be received.
     fn finish(&mut self) {
         self.take_all_back();
-        while !(self.sends.is_empty() && self.ahead.iter().all(VecDeque::is_empty))
+        while !(self.sends.is_empty() && self.ahead.iter().flatten().all(VecDeque::is_empty))
             || self.is_left()
         {
             for one in 0..RANKS {
@@ -380,6 +395,78 @@ fn whatever_is_done_messages_go_where_the_rule_says() {
         read += net.read;
     }
     assert!(read > 1_000, "{read} messages were READ");
+}
+
+/// What rank 0 has sent to rank 1 goes as far as it may; then rank 1 receives one of a tag, and says whether it has it.
+fn has(net: &mut Net, tag: u32) -> bool {
+    let id = receives(net, tag);
+    for _ in 0..9 {
+        net.transmit(0, 1, 99);
+        (0..99).for_each(|_| net.deliver(0, 1));
+        net.transmit(1, 0, 99);
+        (0..99).for_each(|_| net.deliver(1, 0));
+    }
+    net.engines[1].take(id).is_some_and(|(how, _)| how.is_ok())
+}
+
+fn receives(net: &mut Net, tag: u32) -> RequestId {
+    net.receive(1, Wanted { source: Some(0), tag, mask: u32::MAX }, 100, false);
+    net.receives.pop().unwrap().1
+}
+
+/// A barrier is called by ranks of which one means to receive behind it.
+#[test]
+fn operations_pass_messages_that_wait_for_credit() {
+    let mut net = Net::new();
+    for number in 0..2 * LIMITS.unexpected_messages {
+        net.send(0, 1, 1, number as usize % 2, false);
+    }
+    for number in 0..2 * OPERATIONS {
+        net.send(0, 1, COLLECTIVE | number, 40, false);
+    }
+    assert!((0..2 * OPERATIONS).all(|number| has(&mut net, COLLECTIVE | number)));
+    // What they had is not for users.
+    let (waiting, _) = net.engines[1].waiting();
+    assert_eq!(waiting, LIMITS.unexpected_messages as usize);
+    assert!((0..2 * LIMITS.unexpected_messages).all(|_| has(&mut net, 1)));
+}
+
+/// Whoever receives in another order than was sent has what he asks for, as long as the number of messages allows it.
+#[test]
+fn a_message_whose_bytes_have_no_room_is_offered() {
+    let mut net = Net::new();
+    for _ in 1..LIMITS.unexpected_messages {
+        net.send(0, 1, 1, BODY, false);
+    }
+    net.send(0, 1, 2, 40, false);
+    assert!(has(&mut net, 2));
+    assert!((1..LIMITS.unexpected_messages).all(|_| has(&mut net, 1)));
+    assert!(net.engines[0].counters().offered > 0);
+}
+
+/// A receive of what cannot come before others are received is told of, and only such a one.
+#[test]
+fn who_waits_behind_messages_that_he_does_not_receive_is_told() {
+    let mut net = Net::new();
+    for _ in 1..LIMITS.unexpected_messages {
+        net.send(0, 1, 1, 0, false);
+    }
+    let id = receives(&mut net, 2);
+    assert!(!has(&mut net, 3));
+    assert_eq!(net.engines[1].waits_behind(id), None, "one more may come");
+    net.send(0, 1, 1, 0, false);
+    net.send(0, 1, 2, 0, false);
+    assert!(!has(&mut net, 3));
+    assert_eq!(net.engines[1].waits_behind(id), Some(0));
+    // Another rank could send what is wanted of any, and a collective operation waits for nothing of this.
+    let any = Wanted { source: None, tag: 2, mask: u32::MAX };
+    assert_eq!(net.engines[1].is_behind(&any), None);
+    let operation = Wanted { source: Some(0), tag: COLLECTIVE, mask: u32::MAX };
+    assert_eq!(net.engines[1].is_behind(&operation), None);
+    net.engines[1].lose(2, false);
+    assert_eq!(net.engines[1].is_behind(&any), Some(0));
+    assert!(has(&mut net, 1));
+    assert!(net.engines[1].take(id).is_some(), "there was room for it");
 }
 
 /// An engine of rank 0, which has offered rank 1 a message that can be READ.

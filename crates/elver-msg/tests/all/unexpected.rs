@@ -1,9 +1,10 @@
 //! Messages that nobody waits for: they are held, as many as there is credit for, and hold nobody else up.
 
 use std::sync::Barrier;
+use std::time::Duration;
 
 use crate::common::{TestNode, config, content, together};
-use elver_msg::{Options, Source, Tag};
+use elver_msg::{Error, Options, Source, Tag};
 
 fn small() -> Options {
     let mut options = Options { ring_bytes: 8 << 10, ..Options::default() };
@@ -83,6 +84,55 @@ fn what_is_waited_for_has_room_behind_what_is_held() {
             group.finish().unwrap();
         });
     }
+}
+
+/// A rank begins more messages than are held, short ones and larger ones, before a barrier behind which they are received.
+#[test]
+fn a_barrier_waits_for_no_receive_behind_it() {
+    let node = TestNode::start(config(33, 1));
+    together(&[&node], 2, small(), |group| {
+        const COUNT: u32 = 100;
+        for len in [8, 1_000] {
+            if group.rank() == 0 {
+                let send = |at: u32| group.isend(1, at, content(at.into(), len)).unwrap();
+                let requests: Vec<_> = (0..COUNT).map(send).collect();
+                group.barrier().unwrap();
+                requests.into_iter().for_each(|request| drop(request.wait().unwrap()));
+            } else {
+                group.barrier().unwrap();
+                for at in 0..COUNT {
+                    assert_eq!(group.recv_vec(0, at).unwrap().1, content(at.into(), len));
+                }
+            }
+        }
+        group.finish().unwrap();
+    });
+}
+
+/// What cannot come, since its sender waits for receives that are not posted, is an error.
+#[test]
+fn who_waits_for_a_message_behind_all_that_are_held_is_told() {
+    let node = TestNode::start(config(34, 1));
+    together(&[&node], 2, small(), |group| {
+        if group.rank() == 0 {
+            let requests: Vec<_> =
+                (0..17).map(|_| group.isend(1, 1, &b"one"[..]).unwrap()).collect();
+            group.send(1, 2, b"two").unwrap();
+            requests.into_iter().for_each(|request| drop(request.wait().unwrap()));
+        } else {
+            let told = group.recv_vec(0, 2).unwrap_err();
+            assert!(matches!(told, Error::Crowded { rank: 0, messages: 16 }), "{told}");
+            let told = group.probe(0, 2).unwrap_err();
+            assert!(matches!(told, Error::Crowded { rank: 0, messages: 16 }), "{told}");
+            let request = group.irecv(0, 2, 9).unwrap();
+            let told = group.wait_any(std::slice::from_ref(&request)).unwrap_err();
+            assert!(matches!(told, Error::Crowded { .. }), "{told}");
+            assert!(!request.wait_for(Duration::ZERO).unwrap());
+            (0..17).for_each(|_| drop(group.recv_vec(0, 1).unwrap()));
+            assert_eq!(request.wait().unwrap().bytes, b"two");
+        }
+        group.finish().unwrap();
+    });
 }
 
 /// Without receiving anything a rank is told of no more than it may hold; requests of the sender's wait.

@@ -71,6 +71,11 @@ impl Receiver {
         &self.counters
     }
 
+    /// Slots that the sender has told of since the beginning.
+    pub fn tail(&self) -> u64 {
+        self.local_tail
+    }
+
     /// Takes the word that the sender writes. Whether there is more than before.
     ///
     /// # Errors

@@ -5,14 +5,14 @@ use std::os::fd::RawFd;
 use std::ptr;
 use std::time::Duration;
 
-use elver_stream::Interest;
 use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, POLLIN, epoll_event, pollfd, sigset_t, timespec,
 };
 
 use super::poll::duration;
 use crate::conn::READS;
-use crate::epolls::kept;
+use crate::epolls::{Entry, Epoll, kept};
+use crate::sleeper::Watched;
 use crate::wait::{Wanted, asked};
 use crate::world::World;
 use crate::{errno, fds, lock, real, tcp, wait};
@@ -33,40 +33,56 @@ impl Wanted for InEpoll<'_> {
             self.is_gone = true;
             return true;
         };
-        self.told = world.tell_epoll(self.number, self.events);
-        // Who always finds something here must not keep the kernel's from being told.
-        let due = self.told > 0 && world.is_kernel_s_turn();
-        if (kernel || due) && self.told < self.events.len() {
-            let rest = &mut self.events[self.told..];
-            let (mut told, is_stirred) = look_at_kernel(descriptor, rest);
-            if let Some(epoll) = world.epolls.get_mut(&self.number) {
-                if is_stirred {
-                    epoll.calm();
-                    // It may have taken the room of another.
-                    told += look_at_kernel(descriptor, &mut rest[told..]).0;
-                }
-                epoll.told_by_kernel(&rest[..told]);
-            }
-            self.told += told;
+        self.told = 0;
+        // Who always finds something here must not keep the kernel's from being told, however little room there is.
+        let epoll = world.epolls.get_mut(&self.number);
+        let is_kernel_s_turn = epoll.is_some_and(Epoll::is_kernel_s_turn);
+        if is_kernel_s_turn {
+            self.ask_kernel(descriptor, world);
+        }
+        self.told += world.tell_epoll(self.number, &mut self.events[self.told..]);
+        if kernel && !is_kernel_s_turn {
+            self.ask_kernel(descriptor, world);
         }
         self.told > 0
     }
 
-    fn watched(&self, world: &mut World) -> Vec<(u32, Interest)> {
+    fn watched(&self, world: &mut World) -> Vec<Watched> {
         let carried = self.carried(world);
-        let interest = |(id, asked)| Some((id, world.conn(id)?.interest(asked)?));
-        carried.into_iter().filter_map(interest).collect()
+        let watched = |(id, asked, seen)| {
+            let interest = world.conn(id)?.interest(asked)?;
+            Some(Watched { id, interest, seen })
+        };
+        carried.into_iter().filter_map(watched).collect()
     }
 
     fn kernels(&self, world: &mut World, all: &mut Vec<pollfd>) {
         all.extend(self.descriptor(world).map(|epoll| asked(epoll, POLLIN)));
-        for (id, asked) in self.carried(world) {
+        for (id, asked, _) in self.carried(world) {
             all.extend(world.conn(id).and_then(|conn| conn.watch(asked & READS != 0)));
         }
     }
 }
 
 impl InEpoll<'_> {
+    /// Takes what the kernel has, as far as there is room.
+    fn ask_kernel(&mut self, descriptor: RawFd, world: &mut World) {
+        let rest = &mut self.events[self.told..];
+        if rest.is_empty() {
+            return;
+        }
+        let (mut told, is_stirred) = look_at_kernel(descriptor, rest);
+        if let Some(epoll) = world.epolls.get_mut(&self.number) {
+            if is_stirred {
+                epoll.calm();
+                // It may have taken the room of another.
+                told += look_at_kernel(descriptor, &mut rest[told..]).0;
+            }
+            epoll.told_by_kernel(&rest[..told]);
+        }
+        self.told += told;
+    }
+
     /// One that it has: that which the call was made with may be another's by now.
     fn descriptor(&self, world: &World) -> Option<RawFd> {
         if self.number == 0 || fds::epoll(self.epoll) == Some(self.number) {
@@ -75,13 +91,15 @@ impl InEpoll<'_> {
         world.epolls.get(&self.number)?.fds.first().copied()
     }
 
-    /// Carried connections, and what is asked about each.
-    fn carried(&self, world: &mut World) -> Vec<(u32, i16)> {
+    /// Carried connections, what is asked about each, and what had arrived when it was told of what has not been read yet.
+    fn carried(&self, world: &mut World) -> Vec<(u32, i16, Option<u64>)> {
         let Some(epoll) = world.epolls.get(&self.number) else { return Vec::new() };
-        let wanted = epoll.entries().iter().filter_map(|it| Some((it.conn, it.wanted()?)));
+        let wanted =
+            epoll.entries().iter().filter_map(|it| Some((it.conn, it.wanted()?, it.seen())));
         let wanted: Vec<_> = wanted.collect();
-        let is_carried =
-            |(id, _): &(u32, i16)| world.conn(*id).is_some_and(|conn| conn.is_carried());
+        let is_carried = |(id, ..): &(u32, i16, Option<u64>)| {
+            world.conn(*id).is_some_and(|conn| conn.is_carried())
+        };
         wanted.into_iter().filter(is_carried).collect()
     }
 }
@@ -162,6 +180,11 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
         let mut world = lock::lock();
         let Some(conn) = world.conn(id) else { return told(kernel()) };
         let is_carried = conn.is_carried();
+        if is_carried {
+            is_epoll(epoll, fd)?;
+        } else {
+            told(kernel())?;
+        }
         let number = world.epoll(epoll).ok_or(libc::EMFILE)?;
         let known = world.epolls.get_mut(&number).is_some_and(|it| it.entry(fd).is_some());
         if is_carried {
@@ -172,16 +195,31 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
                 EPOLL_CTL_ADD | EPOLL_CTL_MOD | EPOLL_CTL_DEL => {}
                 _ => return Err(libc::EINVAL),
             }
-        } else {
-            told(kernel())?;
         }
         match (operation, asked) {
             (EPOLL_CTL_DEL, _) => drop(world.epolls.get_mut(&number).map(|it| it.remove(fd))),
-            (_, Some(asked)) => world.watch(number, fd, id, asked),
+            (_, Some(asked)) => world.watch(number, Entry::new(fd, id, asked)),
             _ => {}
         }
         Ok(0)
     })
+}
+
+/// Whether a descriptor that is asked for a connection is an epoll's.
+///
+/// # Errors
+/// What the kernel says of one that is none.
+fn is_epoll(epoll: c_int, carried: c_int) -> Result<(), c_int> {
+    if fds::epoll(epoll).is_some() {
+        return Ok(());
+    }
+    // The kernel's has none that a stream carries.
+    let none = ptr::null_mut();
+    // SAFETY: a deletion needs no event.
+    match told(unsafe { real::epoll_ctl(epoll, EPOLL_CTL_DEL, carried, none) }) {
+        Err(libc::ENOENT) | Ok(_) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 fn told(result: c_int) -> Result<c_int, c_int> {

@@ -11,9 +11,12 @@ use libc::{
     MSG_DONTWAIT, MSG_PEEK, MSG_WAITALL, POLLIN, POLLRDHUP, iovec, mmsghdr, msghdr, off_t, pollfd,
     size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
+use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, sockopt};
 
 use crate::carried::{Done, PEEKED_MAX};
+use crate::sleeper::Watched;
+use crate::tcp::Failure;
 use crate::wait::{OfConn, Wanted};
 use crate::world::World;
 use crate::{errno, fds, lock, real, tcp, wait};
@@ -27,16 +30,26 @@ pub(super) fn is_nonblocking(fd: RawFd) -> bool {
         .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
-/// Reads, if the descriptor is a connection of ours; else none.
-fn read_conn(fd: RawFd, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> Option<Result<usize, c_int>> {
+/// Reads, behind so many bytes that the call has read before, if the descriptor is a connection of ours; else none.
+fn read_conn(
+    fd: RawFd,
+    bufs: &mut [IoSliceMut<'_>],
+    flags: c_int,
+    before: usize,
+) -> Option<Result<usize, c_int>> {
     let (mut bufs, mut read) = (bufs, 0);
-    let done = read_some(fd, &mut bufs, &mut read, flags);
+    let done = read_some(fd, &mut bufs, &mut read, flags, before);
     // It became the kernel's alone when a part was read.
-    if done.is_none() && read > 0 { Some(Ok(read + rest(fd, bufs, flags))) } else { done }
+    if done.is_none() && before + read > 0 { Some(Ok(read + rest(fd, bufs, flags))) } else { done }
 }
 
 /// What the kernel has for the rest of a call's buffers; what it says instead of bytes the next call hears.
 fn rest(fd: RawFd, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> usize {
+    let waits = flags & MSG_DONTWAIT == 0 && !is_nonblocking(fd);
+    let at_most = if waits { receive_timeout(fd) } else { Some(Duration::ZERO) };
+    if tcp::has_more(tcp::fd(fd), PollFlags::IN, at_most) != Ok(true) {
+        return 0;
+    }
     // SAFETY: one of no buffers and no address is a message.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (bufs.as_mut_ptr().cast(), bufs.len());
@@ -52,6 +65,7 @@ fn read_some(
     bufs: &mut &mut [IoSliceMut<'_>],
     read: &mut usize,
     flags: c_int,
+    before: usize,
 ) -> Option<Result<usize, c_int>> {
     let id = fds::conn(fd)?;
     let (mut deadline, mut seen) = (None, None);
@@ -59,7 +73,8 @@ fn read_some(
     let waits_for_all =
         flags & MSG_WAITALL != 0 && *waits.get_or_insert_with(|| !is_nonblocking(fd));
     loop {
-        let done = match errno::guarded(|| Ok(try_read(id, bufs, flags))) {
+        let failure = Failure::behind(before + *read);
+        let done = match errno::guarded(|| Ok(try_read(id, bufs, flags, failure))) {
             Ok(Some(done)) => done,
             Ok(None) if fds::has_stayed(fd, id) => return None,
             // It was closed meanwhile, and the number may be another's.
@@ -110,7 +125,7 @@ fn read_some(
 }
 
 /// Reads without waiting; none if the connection is the kernel's alone.
-fn try_read(id: u32, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> Option<Done> {
+fn try_read(id: u32, bufs: &mut [IoSliceMut<'_>], flags: c_int, failure: Failure) -> Option<Done> {
     let mut world = lock::lock();
     if flags & libc::MSG_OOB != 0 {
         // A stream has no urgent data.
@@ -118,8 +133,9 @@ fn try_read(id: u32, bufs: &mut [IoSliceMut<'_>], flags: c_int) -> Option<Done> 
         return (!stays).then_some(Done::Failed(libc::EINVAL));
     }
     world.touch(id);
-    world.progress();
-    let done = world.read(id, bufs, RecvFlags::from_bits_retain((flags & KNOWN) as u32))?;
+    world.progress(Some(id));
+    let known = RecvFlags::from_bits_retain((flags & KNOWN) as u32);
+    let done = world.read(id, bufs, known, failure)?;
     world.tried(id, true);
     Some(done)
 }
@@ -131,6 +147,10 @@ struct Ahead {
 }
 
 impl Wanted for Ahead {
+    fn own(&self) -> Option<u32> {
+        Some(self.id)
+    }
+
     fn look(&mut self, world: &mut World, _: bool) -> bool {
         let Some(conn) = world.conn(self.id) else { return true };
         let fd = conn.socket();
@@ -143,9 +163,10 @@ impl Wanted for Ahead {
             || conn.events(POLLRDHUP) != 0
     }
 
-    fn watched(&self, world: &mut World) -> Vec<(u32, Interest)> {
+    fn watched(&self, world: &mut World) -> Vec<Watched> {
         let is_carried = world.conn(self.id).is_some_and(|conn| conn.is_carried());
-        is_carried.then_some((self.id, Interest::Readable)).into_iter().collect()
+        let watched = || Watched::new(self.id, Interest::Readable);
+        is_carried.then(watched).into_iter().collect()
     }
 
     fn kernels(&self, _: &mut World, _: &mut Vec<pollfd>) {}
@@ -207,7 +228,7 @@ macro_rules! or_real {
         }
         // SAFETY: the manual's contract.
         let mut bufs = unsafe { $bufs };
-        match read_conn($fd, &mut bufs, $flags) {
+        match read_conn($fd, &mut bufs, $flags, 0) {
             Some(result) => result,
             // SAFETY: as above.
             None => return unsafe { $real },
@@ -255,7 +276,7 @@ fn discard(fd: RawFd, len: size_t, flags: c_int) -> Option<Result<usize, c_int>>
     loop {
         let piece = bytes.len().min(len - discarded);
         let bufs = &mut [IoSliceMut::new(&mut bytes[..piece])];
-        let more = match read_conn(fd, bufs, flags & !libc::MSG_TRUNC) {
+        let more = match read_conn(fd, bufs, flags & !libc::MSG_TRUNC, discarded) {
             Some(Ok(more)) => more,
             // The next call hears of it.
             _ if discarded > 0 => return Some(Ok(discarded)),

@@ -3,32 +3,45 @@
 use std::ffi::{c_int, c_void};
 use std::io::IoSlice;
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use libc::{
     MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, POLLOUT, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr,
     socklen_t, ssize_t,
 };
+use rustix::event::PollFlags;
 use rustix::net::SendFlags;
 
 use super::input::{is_nonblocking, send_timeout, wait_for};
 use crate::carried::Done;
 use crate::conn::Conn;
 use crate::log::Why;
+use crate::tcp::Failure;
 use crate::{errno, fds, lock, real, tcp, wait};
 
 /// Bytes of a file that are sent at once.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Writes, if the descriptor is a connection of ours; else none.
-fn write_conn(fd: RawFd, bufs: &mut [IoSlice<'_>], flags: c_int) -> Option<Result<usize, c_int>> {
+/// Writes, behind so many bytes that the call has written before, if the descriptor is a connection of ours; else none.
+fn write_conn(
+    fd: RawFd,
+    bufs: &mut [IoSlice<'_>],
+    flags: c_int,
+    before: usize,
+) -> Option<Result<usize, c_int>> {
     let id = fds::conn(fd)?;
     let all: usize = bufs.iter().map(|buf| buf.len()).sum();
     let (mut bufs, mut written, mut deadline) = (bufs, 0, None);
     let mut waits = (flags & MSG_DONTWAIT != 0).then_some(false);
     loop {
-        let done = match errno::guarded(|| Ok(try_write(id, bufs, all - written, flags))) {
+        let failure = Failure::behind(before + written);
+        let done = match errno::guarded(|| Ok(try_write(id, bufs, all - written, flags, failure))) {
             Ok(Some(done)) => done,
-            Ok(None) if fds::has_stayed(fd, id) => return rest(fd, bufs, flags, written),
+            Ok(None) if fds::has_stayed(fd, id) => {
+                // It became the kernel's alone in the middle of the call.
+                let rest = || Ok(written + rest(fd, bufs, flags));
+                return (before + written > 0).then(rest);
+            }
             // It was closed meanwhile, and the number may be another's.
             Ok(None) => Done::Failed(libc::EBADF),
             Err(error) => Done::Failed(error),
@@ -43,7 +56,7 @@ fn write_conn(fd: RawFd, bufs: &mut [IoSlice<'_>], flags: c_int) -> Option<Resul
             }
             Done::Failed(_) if written > 0 => return Some(Ok(written)),
             Done::Failed(error) => {
-                if error == libc::EPIPE && flags & MSG_NOSIGNAL == 0 {
+                if error == libc::EPIPE && flags & MSG_NOSIGNAL == 0 && before == 0 {
                     // SAFETY: as the kernel does to who writes where nobody reads.
                     unsafe { libc::raise(libc::SIGPIPE) };
                 }
@@ -66,7 +79,13 @@ fn write_conn(fd: RawFd, bufs: &mut [IoSlice<'_>], flags: c_int) -> Option<Resul
 }
 
 /// Writes what there is room for, of so many bytes; none if the connection is the kernel's alone.
-fn try_write(id: u32, bufs: &[IoSlice<'_>], all: usize, flags: c_int) -> Option<Done> {
+fn try_write(
+    id: u32,
+    bufs: &[IoSlice<'_>],
+    all: usize,
+    flags: c_int,
+    failure: Failure,
+) -> Option<Done> {
     // More is to come: the kernel's TCP is told, a stream sends it all the same.
     let known = SendFlags::from_bits_retain((flags & libc::MSG_MORE) as u32);
     let mut world = lock::lock();
@@ -84,23 +103,20 @@ fn try_write(id: u32, bufs: &[IoSlice<'_>], all: usize, flags: c_int) -> Option<
         return (!stays).then_some(Done::Failed(libc::EOPNOTSUPP));
     }
     world.touch(id);
-    world.progress();
-    let done = world.conn(id)?.write(bufs, known);
+    world.progress(Some(id));
+    let done = world.conn(id)?.write(bufs, known, failure);
     if !matches!(done, Done::Bytes(written) if written == all) {
         world.tried(id, false);
     }
     Some(done)
 }
 
-/// The connection became the kernel's alone in the middle of a call.
-fn rest(
-    fd: RawFd,
-    bufs: &[IoSlice<'_>],
-    flags: c_int,
-    written: usize,
-) -> Option<Result<usize, c_int>> {
-    if written == 0 {
-        return None;
+/// What the kernel takes of the rest of a call's buffers; what it says instead the next call hears.
+fn rest(fd: RawFd, bufs: &[IoSlice<'_>], flags: c_int) -> usize {
+    let waits = flags & MSG_DONTWAIT == 0 && !is_nonblocking(fd);
+    let at_most = if waits { send_timeout(fd) } else { Some(Duration::ZERO) };
+    if tcp::has_more(tcp::fd(fd), PollFlags::OUT, at_most) != Ok(true) {
+        return 0;
     }
     // SAFETY: a message of nothing is all zeros.
     let mut message: msghdr = unsafe { std::mem::zeroed() };
@@ -108,7 +124,7 @@ fn rest(
     message.msg_iovlen = bufs.len();
     // SAFETY: an `IoSlice` is an `iovec`, as its documentation says, and is only read.
     let sent = unsafe { real::sendmsg(fd, &message, flags) };
-    Some(Ok(written + usize::try_from(sent).unwrap_or(0)))
+    usize::try_from(sent).unwrap_or(0)
 }
 
 /// A program's buffers.
@@ -140,7 +156,7 @@ macro_rules! or_real {
         }
         // SAFETY: the manual's contract.
         let mut bufs = unsafe { $bufs };
-        match write_conn($fd, &mut bufs, $flags) {
+        match write_conn($fd, &mut bufs, $flags, 0) {
             Some(result) => errno::tell(result.map(|written| written as isize)),
             // SAFETY: as above.
             None => unsafe { $real },
@@ -257,7 +273,9 @@ unsafe fn passed(message: *const msghdr) -> Result<(), c_int> {
                 let data = libc::CMSG_DATA(head).cast::<c_int>();
                 let count = (control.cmsg_len - libc::CMSG_LEN(0) as usize) / size_of::<c_int>();
                 for at in 0..count {
-                    if let Some(id) = fds::conn(data.add(at).read_unaligned()) {
+                    let fd = data.add(at).read_unaligned();
+                    fds::share(fd);
+                    if let Some(id) = fds::conn(fd) {
                         let stays = lock::lock().may_stay(id, Why::Passed, "");
                         stays.then_some(()).ok_or(libc::EOPNOTSUPP)?;
                     }
@@ -351,8 +369,13 @@ fn send_file(
             Err(_) if sent > 0 => break,
             read => read?,
         };
-        // SAFETY: the bytes stand here.
-        match usize::try_from(unsafe { write(to, bytes.as_ptr().cast(), read) }) {
+        let mut piece = [IoSlice::new(&bytes[..read])];
+        let written = match write_conn(to, &mut piece, 0, sent) {
+            Some(written) => written,
+            None if sent > 0 => Ok(rest(to, &piece, 0)),
+            None => rustix::io::write(tcp::fd(to), &bytes[..read]).map_err(raw),
+        };
+        match written {
             Ok(written) => {
                 sent += written;
                 if written < read {
@@ -360,7 +383,7 @@ fn send_file(
                 }
             }
             Err(_) if sent > 0 => break,
-            Err(_) => return Err(errno::get()),
+            Err(error) => return Err(error),
         }
     }
     let end = begin + sent as u64;

@@ -4,9 +4,10 @@ use std::ffi::c_int;
 use std::ptr;
 use std::time::Duration;
 
-use libc::{nfds_t, pollfd, sigset_t, timespec};
+use libc::{POLLNVAL, nfds_t, pollfd, sigset_t, timespec};
 
 use super::input::fits;
+use crate::conn::ALWAYS;
 use crate::polled::Polled;
 use crate::{errno, fds, real, wait};
 
@@ -30,9 +31,14 @@ unsafe fn polls(
     }
     // SAFETY: the manual's contract.
     let at_most = unsafe { timeout.as_ref() }.map(duration).transpose();
-    let mut polled = Polled { all, tells_ends: true };
+    let mut polled = Polled::new(all, means);
     let told = at_most.and_then(|it| wait::until(&mut polled, wait::deadline(it), mask));
     errno::tell(told.map(|_| polled.told() as c_int))
+}
+
+/// What is told of who asks for these events.
+fn means(asked: i16) -> i16 {
+    asked | ALWAYS | POLLNVAL
 }
 
 /// A time of the kernel's.

@@ -5,8 +5,8 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use libc::{
-    POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, c_ulong, fd_set, pollfd, sigset_t, timespec,
-    timeval,
+    POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, c_ulong, fd_set, pollfd, sigset_t,
+    timespec, timeval,
 };
 
 use super::poll::duration;
@@ -16,6 +16,12 @@ use crate::{errno, fds, real, wait};
 /// Which events stand for a set, and what is asked for it.
 const SETS: [(i16, i16); 3] =
     [(POLLIN | POLLHUP | POLLERR, POLLIN), (POLLOUT | POLLERR, POLLOUT), (POLLPRI, POLLPRI)];
+
+/// What the sets mean that ask for these events, and what refuses them all.
+fn means(asked: i16) -> i16 {
+    let meant = SETS.iter().filter(|(_, set)| asked & set != 0).map(|(means, _)| means);
+    meant.fold(POLLNVAL, |all, means| all | means)
+}
 
 /// Where a descriptor's bit is in a set, which may be larger than the C library's.
 fn place(fd: c_int, set: *mut fd_set) -> (*mut c_ulong, c_ulong) {
@@ -64,10 +70,9 @@ unsafe fn selects(
             all.push(pollfd { fd, events, revents: 0 });
         }
     }
-    // An end that is not asked for is none of its sets'.
-    let mut polled = Polled { all: &mut all, tells_ends: false };
+    let mut polled = Polled::new(&mut all, means);
     wait::until(&mut polled, wait::deadline(at_most), mask)?;
-    if all.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
+    if all.iter().any(|entry| entry.revents & POLLNVAL != 0) {
         return Err(libc::EBADF);
     }
     let mut told = 0;

@@ -5,11 +5,41 @@ use std::net::{IpAddr, SocketAddr};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use elver_stream::Shutdown;
-use libc::{AF_INET, AF_INET6, SHUT_RD, SHUT_WR, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use libc::{
+    AF_INET, AF_INET6, SHUT_RD, SHUT_WR, SOCK_STREAM, sockaddr, sockaddr_in, sockaddr_in6,
+    socklen_t,
+};
 
 use crate::log::Why;
 use crate::tuple::{Side, Tuple};
 use crate::{errno, fds, lock, real, tcp};
+
+/// What of a socket's type is no flag, as the kernel has it.
+const SOCK_TYPES: c_int = 0xf;
+
+/// Whoever has a socket that was copied before it was connected would write to it beside the stream: so those that are
+/// this process's alone are known from when they are made.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn socket(
+    domain: c_int,
+    kind: c_int,
+    protocol: c_int,
+) -> c_int {
+    let forks = fds::forks();
+    // SAFETY: the caller's promise is the same.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    let may_be_ours = matches!(domain, AF_INET | AF_INET6) && kind & SOCK_TYPES == SOCK_STREAM;
+    if fd >= 0 && may_be_ours {
+        errno::beside(|| {
+            let mut world = lock::lock();
+            if !world.is_borrowed() {
+                world.close(fd);
+                fds::set_sole(fd, forks);
+            }
+        });
+    }
+    fd
+}
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn connect(
@@ -67,7 +97,7 @@ fn before_wait() {
     errno::beside(|| {
         let mut world = lock::lock();
         if !world.is_borrowed() {
-            world.progress();
+            world.progress(None);
         }
     });
 }
@@ -224,6 +254,7 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(
 /// The C library reads and writes a file of stdio by calls of its own.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+    fds::share(fd);
     if let Some(id) = fds::conn(fd)
         && errno::guarded(|| Ok(lock::lock().may_stay(id, Why::Stdio, ""))) != Ok(true)
     {

@@ -275,3 +275,152 @@ static int closes_all(int port) {
     }
     return close(fd);
 }
+
+// ---- addresses that are another connection's
+
+static int is_name_taken(const char *name) {
+    char line[512];
+    int taken = 0;
+    FILE *names = fopen("/proc/net/unix", "r");
+    CHECK(names);
+    while (fgets(line, sizeof line, names)) taken |= strstr(line, name) != NULL;
+    CHECK(fclose(names) == 0);
+    return taken;
+}
+
+// Reads a byte from a connection that is reset then, and gives back what it gets from another one of the same addresses,
+// which it accepts only when that has been looked for.
+static int serves_an_heir(int port) {
+    char name[128], byte;
+    int listener = listens(port);
+    struct sockaddr_in peer;
+    socklen_t len = sizeof peer;
+    int first = accept(listener, (void *)&peer, &len);
+    CHECK(read(first, &byte, 1) == 1);
+    struct pollfd entry = {first, 0, 0};
+    CHECK(poll(&entry, 1, 30000) == 1 && entry.revents & POLLHUP);
+    snprintf(name, sizeof name, "elver-tcp/connected/127.0.0.1:%d-127.0.0.1:%d", ntohs(peer.sin_port), port);
+    for (int round = 0; !is_name_taken(name); round++) {
+        CHECK(round < 10000);
+        usleep(1000);
+    }
+    CHECK(recv(first, &byte, 1, MSG_DONTWAIT) == -1 && errno == ECONNRESET);
+    // It is heard, and gives its own name up, whatever it takes the other end for.
+    snprintf(name, sizeof name, "elver-tcp/accepted/127.0.0.1:%d-127.0.0.1:%d", ntohs(peer.sin_port), port);
+    while (is_name_taken(name)) CHECK(recv(first, &byte, 1, MSG_DONTWAIT) == 0);
+    int second = accept(listener, NULL, NULL);
+    struct timeval time = {10, 0};
+    CHECK(setsockopt(second, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0);
+    echo_blocking(second);
+    CHECK(recv(first, &byte, 1, MSG_DONTWAIT) == 0);
+    return close(first);
+}
+
+// ---- sockets that others have as well before they are connected
+
+// Round trips until it is said of so many connections how they go.
+static void await_decided(int fd, int wanted) {
+    char byte = 1, line[512];
+    for (int said = 0; said < wanted;) {
+        write_all(fd, &byte, 1);
+        read_all(fd, &byte, 1);
+        FILE *log = fopen(getenv("ELVER_STREAMS_LOG"), "r");
+        for (said = 0; log && fgets(line, sizeof line, log);) said += strstr(line, " Connector: by ") != NULL;
+        if (log) fclose(log);
+    }
+}
+
+static int receives_a_descriptor(int from) {
+    union { char space[CMSG_SPACE(sizeof(int))]; struct cmsghdr align; } control;
+    char byte;
+    int fd;
+    struct iovec room = {&byte, 1};
+    struct msghdr message = {.msg_iov = &room, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    CHECK(recvmsg(from, &message, 0) == 1);
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return fd;
+}
+
+// Each in another way: by a copy, by a fork, by a message, and by a file of stdio.
+static int shares(int port) {
+    struct sockaddr_in at = address(port);
+    struct timeval time = {10, 0};
+    char byte = 5;
+    for (int way = 0; way < 4; way++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0), copy = -1, pair[2], status;
+        CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time) == 0);
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+        pid_t child = -1;
+        FILE *file = NULL;
+        switch (way) {
+        case 0: copy = dup(fd); break;
+        case 1:
+            if ((child = fork()) == 0) {
+                CHECK(read(pair[1], &byte, 1) == 1);
+                write_all(fd, &byte, 1);
+                read_all(fd, &byte, 1);
+                exit(0);
+            }
+            CHECK(child > 0);
+            break;
+        case 2:
+            CHECK(hands_over(pair[0], fd, 0) == 1);
+            copy = receives_a_descriptor(pair[1]);
+            break;
+        case 3: file = fdopen(dup(fd), "w");
+        }
+        CHECK(connect(fd, (void *)&at, sizeof at) == 0);
+        await_decided(fd, way + 1);
+        if (child > 0) {
+            CHECK(write(pair[0], "g", 1) == 1 && waitpid(child, &status, 0) == child && status == 0);
+        } else if (file) {
+            CHECK(fputc('s', file) == 's' && fclose(file) == 0 && read(fd, &byte, 1) == 1 && byte == 's');
+        } else {
+            write_all(copy, &byte, 1);
+            read_all(fd, &byte, 1);
+            CHECK(close(copy) == 0);
+        }
+        CHECK(close(fd) == 0 && close(pair[0]) == 0 && close(pair[1]) == 0);
+    }
+    return 0;
+}
+
+// Connects a socket to nobody, and then to a server: an epoll has it all the while.
+static int connects_again(int port) {
+    struct sockaddr_in at = address(port), nobody = address(0);
+    int dead = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), error, result;
+    socklen_t len = sizeof nobody;
+    CHECK(bind(dead, (void *)&nobody, len) == 0 && getsockname(dead, (void *)&nobody, &len) == 0);
+    int epoll = epoll_create1(0);
+    watch(epoll, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET);
+    CHECK(connect(fd, (void *)&nobody, sizeof nobody) == -1 && errno == EINPROGRESS);
+    wait_in_poll(fd, POLLOUT);
+    CHECK(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, (len = sizeof error, &len)) == 0 && error == ECONNREFUSED);
+    // The first try of the kernel's tells of the former.
+    while ((result = connect(fd, (void *)&at, sizeof at)) == -1 && errno == ECONNABORTED);
+    CHECK(result == 0 || errno == EINPROGRESS);
+    wait_in_poll(fd, POLLOUT);
+    CHECK(fcntl(fd, F_SETFL, 0) == 0);
+    await_carried(fd);
+    char byte;
+    write_all(fd, "a", 1);
+    told(epoll, EPOLLIN, fd);
+    read_all(fd, &byte, 1);
+    return close(fd);
+}
+
+// ---- many connections
+
+// Reads a byte from each of so many connections, with so many descriptors in all.
+static int gathers(int port, int count, int limit) {
+    struct rlimit most = {limit, limit};
+    char byte;
+    CHECK(setrlimit(RLIMIT_NOFILE, &most) == 0);
+    int listener = listens(port);
+    for (int i = 0; i < count; i++) {
+        int fd = accept(listener, NULL, NULL);
+        CHECK(fd >= 0);
+        read_all(fd, &byte, 1);
+    }
+    return 0;
+}

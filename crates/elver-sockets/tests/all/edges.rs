@@ -1,9 +1,10 @@
 //! What programs do with connections beside reading and writing them (`edges.c`).
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
 
 use elver::Session;
 use elver_stream::{Listener, ListenerOptions};
@@ -12,7 +13,7 @@ use elver_testkit::wait_for;
 use crate::common::{Host, port, program, succeeded};
 
 /// Runs a client against a server of threads that gives back what it gets from so many connections.
-fn beside_threads(group: u8, count: &str, client: &str) -> Host {
+pub fn beside_threads(group: u8, count: &str, client: &str) -> Host {
     let (host, port) = (Host::new(group), port());
     let (program, at) = (program(), port.to_string());
     let server = host.serve(&[&program, "serve", &at, "threads", count], port);
@@ -101,4 +102,54 @@ fn what_was_shut_for_reading_stays_shut() {
 fn a_program_that_closes_all_descriptors_keeps_its_streams() {
     let host = beside_threads(34, "1", "close-all");
     assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
+}
+
+/// A connection that was reset is not found by who connects anew from the same addresses.
+#[test]
+fn a_new_connection_is_not_taken_for_a_former_one_of_its_addresses() {
+    let (host, port) = (Host::new(36), port());
+    let (program, at) = (program(), port.to_string());
+    let server = host.serve(&[&program, "heir", &at], port);
+    let mut plain = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let own = plain.local_addr().unwrap();
+    plain.write_all(b"x").unwrap();
+    wait_for("the server to look for the other end", || {
+        let names = std::fs::read_to_string("/proc/net/unix").unwrap();
+        names.contains(&format!("elver-tcp/accepted/{own}-127.0.0.1:{port}")).then_some(())
+    });
+    rustix::net::sockopt::set_socket_linger(&plain, Some(Duration::ZERO)).unwrap();
+    drop(plain);
+    host.run(&[&program, "ping", &at, "300", &own.port().to_string()]);
+    server.ends();
+    assert_eq!(host.lines("Acceptor: by TCP, since it has ended"), 1, "{}", host.log());
+}
+
+/// What others write and read beside the process that connects a socket goes by TCP, and so does the rest.
+#[test]
+fn a_socket_that_was_shared_before_it_was_connected_stays_with_tcp() {
+    let host = beside_threads(37, "4", "shared");
+    let said = host.lines("Connector: by TCP, since its socket may be another's as well");
+    assert_eq!(said, 4, "{}", host.log());
+}
+
+#[test]
+fn an_epoll_keeps_a_socket_that_is_connected_again() {
+    let host = beside_threads(38, "1", "again");
+    assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
+}
+
+/// Ends that look for peers which have no library take a part of the program's descriptors, and no more.
+#[test]
+fn a_server_of_plain_clients_has_its_descriptors_for_them() {
+    let (host, port) = (Host::new(48), port());
+    let (program, at) = (program(), port.to_string());
+    let server = host.serve(&[&program, "gather", &at, "200", "256"], port);
+    let connect = |_| {
+        let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        client.write_all(b"x").unwrap();
+        client
+    };
+    let _clients: Vec<TcpStream> = (0..200).map(connect).collect();
+    server.ends();
+    assert!(host.lines("too many look for their peers at once") > 0, "{}", host.log());
 }

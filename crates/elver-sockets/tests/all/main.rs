@@ -4,4 +4,5 @@ mod common;
 mod debian;
 mod edges;
 mod programs;
+mod readiness;
 mod strangers;

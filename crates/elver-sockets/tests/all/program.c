@@ -15,6 +15,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -640,6 +641,32 @@ static void says(const char *what, int result) {
     else printf(" %s:%d", what, result);
 }
 
+static int peer_of_asked;
+
+// Resets a connection when this process's first thread sleeps in a call of it.
+static void *resets_later(void *none) {
+    struct linger now = {1, 0};
+    await_sleep(getpid());
+    CHECK(setsockopt(peer_of_asked, SOL_SOCKET, SO_LINGER, &now, sizeof now) == 0);
+    CHECK(close(peer_of_asked) == 0);
+    peer_of_asked = -1;
+    return none;
+}
+
+// Sends more than there is room for, in one call or from a file, and is reset meanwhile.
+static void is_reset_in_a_send(int fd, int by_file) {
+    static char much[64 << 20];
+    pthread_t thread;
+    FILE *file = tmpfile();
+    CHECK(file && ftruncate(fileno(file), sizeof much) == 0);
+    CHECK(pthread_create(&thread, NULL, resets_later, NULL) == 0);
+    ssize_t sent = by_file ? sendfile(fd, fileno(file), NULL, sizeof much) : send(fd, much, sizeof much, 0);
+    CHECK(pthread_join(thread, NULL) == 0 && fclose(file) == 0);
+    // How much there is room for is not compared.
+    if (sent > 0 && sent < (ssize_t)sizeof much) printf(" sent:some");
+    else says("sent", sent);
+}
+
 // What is asked of an end, a letter each.
 static void asks(int fd, const char *all) {
     char buf[8];
@@ -649,9 +676,14 @@ static void asks(int fd, const char *all) {
         switch (*one) {
         case 'p': polled(fd); break;
         case 'r': says("recv", recv(fd, buf, sizeof buf, MSG_DONTWAIT)); break;
+        case 'a': says("all", recv(fd, buf, sizeof buf, MSG_WAITALL)); break;
+        case 'd': says("discarded", recv(fd, NULL, 100000, MSG_WAITALL | MSG_TRUNC)); break;
+        case 'l': is_reset_in_a_send(fd, 0); break;
         case 'k': says("peek", recv(fd, buf, sizeof buf, MSG_DONTWAIT | MSG_PEEK)); break;
         case 'w': says("send", send(fd, "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL)); break;
         case 's': says("shut", shutdown(fd, SHUT_WR)); break;
+        case 'u': says("shut-read", shutdown(fd, SHUT_RD)); break;
+        case 'S': says("shut-both", shutdown(fd, SHUT_RDWR)); break;
         case 'e':
             CHECK(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0);
             printf(" error:%s", error ? strerrorname_np(error) : "0");
@@ -659,10 +691,12 @@ static void asks(int fd, const char *all) {
     }
 }
 
-// Does something to an end: written (5 bytes), closed, closed without mercy, and directions shut.
+// Does something to an end: written (5 bytes, or 65,536), closed, closed without mercy, and directions shut.
 static void does(int *fd, char what) {
     struct linger none = {1, 0};
+    static char large[65536];
     switch (what) {
+    case 'L': write_all(*fd, large, sizeof large); break;
     case 'b': write_all(*fd, "bytes", 5); break;
     case 'R': CHECK(shutdown(*fd, SHUT_RD) == 0); break;
     case 'W': CHECK(shutdown(*fd, SHUT_WR) == 0); break;
@@ -696,6 +730,21 @@ static int compares(int port, int carried) {
         {"A", POLLERR, "pwwrp"},
         {"A", POLLERR, "psp"},
         {"bA", POLLERR, "pkrrrwp"},
+        // What is shut has to be a connection.
+        {"", POLLOUT, "uuSp"},
+        {"W", POLLRDHUP, "usuSp"},
+        {"-W", POLLOUT, "ssup"},
+        {"-WW", POLLHUP, "usSp"},
+        {"bW-W", POLLHUP, "susrp"},
+        {"-B", POLLHUP, "Sup"},
+        {"A", POLLERR, "usSp"},
+        // What has failed behind a part is told by the next call.
+        {"bA", POLLERR, "parrwp"},
+        {"bA", POLLERR, "aeerwp"},
+        {"LA", POLLERR, "pdrrwp"},
+        {"", POLLOUT, "lprrwp"},
+        {"", POLLOUT, "lewrp"},
+        {"", POLLOUT, "lwwp"},
         {"-bC", POLLERR, "prrwp"},
         {"-bW", POLLRDHUP, "prp"},
         {"-bB", POLLRDHUP, "prp"},
@@ -717,6 +766,7 @@ static int compares(int port, int carried) {
             does(own ? &here : &there, *what);
             // It has arrived before the next thing is done.
             if (*what == 'b') settle(own ? there : here, POLLIN);
+            for (int bytes = 0; *what == 'L' && bytes < 65536;) CHECK(ioctl(here, FIONREAD, &bytes) == 0);
             own = 0;
         }
         settle(here, cases[i].holds);
@@ -725,11 +775,18 @@ static int compares(int port, int carried) {
         printf(" edge %d:%x", count, count ? event.events : 0);
         count = epoll_wait(epoll, &event, 1, 0);
         printf(" %d:%x", count, count ? event.events : 0);
+        peer_of_asked = there;
         asks(here, cases[i].asked);
         close(here);
-        close(there);
+        close(peer_of_asked);
         close(epoll);
     }
+    // The kernel's own sendfile loses what failed behind a part.
+    int here;
+    pair(listener, port, &here, &peer_of_asked);
+    is_reset_in_a_send(here, 1);
+    CHECK(!carried || (send(here, "!", 1, MSG_NOSIGNAL) == -1 && errno == ECONNRESET));
+    puts("");
     return 0;
 }
 
@@ -944,6 +1001,7 @@ static int intrudes(const char *other, const char *own) {
 }
 
 #include "edges.c"
+#include "readiness.c"
 
 int main(int argc, char **argv) {
     CHECK(argc >= 3);
@@ -970,6 +1028,15 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "cannot")) return cannot(port);
     if (!strcmp(argv[1], "close-all")) return closes_all(port);
     if (!strcmp(argv[1], "deaf")) return is_deaf(port);
+    if (!strcmp(argv[1], "crowd")) return crowds_an_epoll(port);
+    if (!strcmp(argv[1], "heir")) return serves_an_heir(port);
+    if (!strcmp(argv[1], "shared")) return shares(port);
+    if (!strcmp(argv[1], "select-in-time")) return selects_in_time(port);
+    if (!strcmp(argv[1], "edges-of-more")) return tells_edges_of_more(port);
+    if (!strcmp(argv[1], "close-copy")) return closes_a_copy(port);
+    if (!strcmp(argv[1], "no-epoll")) return asks_what_is_no_epoll(port);
+    if (!strcmp(argv[1], "gather")) return gathers(port, atoi(argv[3]), atoi(argv[4]));
+    if (!strcmp(argv[1], "again")) return connects_again(port);
     CHECK(!strcmp(argv[1], "echo"));
     seed = atoll(argv[5]);
     return echoes(port, atoi(argv[3]), atoll(argv[4]));

@@ -31,7 +31,7 @@ impl<M: Memory> Engine<M> {
         bytes: &[u8],
         lent: &mut Lent<'_>,
     ) {
-        self.peers[status.source as usize].matched(status.len);
+        self.peers[status.source as usize].matched(status.tag, status.len);
         self.counters.received += 1;
         let Some(receive) = self.requests.get_mut(request) else { return };
         receive.status = status;
@@ -45,7 +45,7 @@ impl<M: Memory> Engine<M> {
     /// One that was offered: it is READ, if both ends have registered memory, or asked for in pieces.
     pub(super) fn accept(&mut self, request: RequestId, status: Status, id: u32, offer: Offer) {
         let peer = &mut self.peers[status.source as usize];
-        peer.matched(0);
+        peer.matched(status.tag, 0);
         let Some(receive) = self.requests.get_mut(request) else { return };
         receive.status = status;
         let is_registered = match &receive.memory {

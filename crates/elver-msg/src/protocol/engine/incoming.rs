@@ -58,7 +58,7 @@ impl<M: Memory> Engine<M> {
         if len > max {
             return Err(Fault::TooLong { len, max });
         }
-        self.peers[from as usize].came(len)?;
+        self.peers[from as usize].came(tag, len)?;
         let status = Status { source: from, tag, len };
         match self.first_with_room(status) {
             Some(request) => self.deliver(request, status, bytes, lent),
@@ -77,7 +77,7 @@ impl<M: Memory> Engine<M> {
         if is_open || self.matching.has_offer(from, id) {
             return Err(Fault::Twice { id });
         }
-        peer.came(0)?;
+        peer.came(header.word, 0)?;
         let status = Status { source: from, tag: header.word, len };
         match self.first_with_room(status) {
             Some(request) => self.accept(request, status, id, offer),

@@ -5,6 +5,7 @@ use super::super::kind::Kind;
 use super::super::memory::{Held, Lent, Memory, Outlet};
 use super::super::request_id::RequestId;
 use super::super::requests::{Phase, Request};
+use super::super::tags;
 use super::Engine;
 use super::peer::Peer;
 
@@ -60,12 +61,31 @@ impl<M: Memory> Engine<M> {
     ) -> Result<bool, O::Error> {
         let mut went = false;
         for _ in 0..FIRSTS_AT_ONCE {
-            let Some(id) = self.peers[to as usize].queue.front().copied() else { break };
-            if !self.begin_message(to, id, out, lent)? {
+            // A collective operation waits for nothing of the users'.
+            if !(self.begin_first(to, true, out, lent)?
+                || self.begin_first(to, false, out, lent)?)
+            {
                 break;
             }
-            self.peers[to as usize].queue.pop_front();
             went = true;
+        }
+        Ok(went)
+    }
+
+    /// Sends the first frame of the message whose turn it is; whether it went.
+    #[inline]
+    fn begin_first<O: Outlet>(
+        &mut self,
+        to: u32,
+        is_operations: bool,
+        out: &mut O,
+        lent: &Lent<'_>,
+    ) -> Result<bool, O::Error> {
+        let first = self.peers[to as usize].queue_of(is_operations).front().copied();
+        let Some(id) = first else { return Ok(false) };
+        let went = self.begin_message(to, id, out, lent)?;
+        if went {
+            self.peers[to as usize].queue_of(is_operations).pop_front();
         }
         Ok(went)
     }
@@ -81,8 +101,12 @@ impl<M: Memory> Engine<M> {
         let peer = &mut self.peers[to as usize];
         let Some(send) = self.requests.get_mut(id) else { return Ok(true) };
         let (tag, len) = (send.status.tag, send.status.len);
-        if len <= peer.eager_bytes {
-            if !peer.has_credit(len) || !has_bytes(send, id, lent) {
+        if !peer.has_credit(tags::operation(tag).is_some()) {
+            return Ok(false);
+        }
+        // One for which there is no room is offered, which takes none.
+        if len <= peer.eager_bytes && peer.has_room(len) {
+            if !has_bytes(send, id, lent) {
                 return Ok(false);
             }
             let header = Header::new(Kind::Eager, tag);
@@ -94,9 +118,6 @@ impl<M: Memory> Engine<M> {
             self.counters.eager += 1;
             self.requests.end(id, Ok(()));
             return Ok(true);
-        }
-        if !peer.has_credit(0) {
-            return Ok(false);
         }
         let remote = match &send.memory {
             // No QP leads to oneself.

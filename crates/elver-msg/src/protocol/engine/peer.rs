@@ -3,11 +3,36 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::super::fault::Fault;
 use super::super::frame::Header;
 use super::super::kind::Kind;
-use super::super::limits::Limits;
+use super::super::limits::{Limits, OPERATIONS_MESSAGES};
 use super::super::request_id::RequestId;
+use super::super::tags;
 
 /// Most bytes of a piece: what one call may take of the ring at a time.
 const PIECE_MAX: usize = 16 << 10;
+
+/// Messages of a peer's, and the bytes of those that came whole.
+#[derive(Debug, Default)]
+struct Counted {
+    users: u32,
+    operations: u32,
+    bytes: u64,
+}
+
+impl Counted {
+    fn messages(&self) -> u32 {
+        self.users + self.operations
+    }
+
+    /// The count that a message of this tag is of.
+    fn of(&mut self, tag: u32) -> &mut u32 {
+        if tags::operation(tag).is_some() { &mut self.operations } else { &mut self.users }
+    }
+}
+
+/// Most messages that are kept, whatever they are, when one more of users' comes, or of collective operations'.
+fn most(limits: Limits, is_operations: bool) -> u32 {
+    limits.unexpected_messages + if is_operations { OPERATIONS_MESSAGES } else { 0 }
+}
 
 /// A rank, as another sees it.
 #[derive(Debug)]
@@ -21,11 +46,13 @@ pub(super) struct Peer {
     /// Messages of ours that it has not matched, as far as it told, and their bytes.
     sent: (u32, u64),
     /// Messages of its own that are not matched.
-    held: (u32, u64),
+    held: Counted,
     /// Those that were matched, and of which it was not told.
-    freed: (u32, u64),
-    /// Sends, in order, that were not begun.
+    freed: Counted,
+    /// Sends, in order, that were not begun: those of users, and those of collective operations, which wait for none of
+    /// the users'.
     pub(super) queue: VecDeque<RequestId>,
+    pub(super) operations: VecDeque<RequestId>,
     /// Answers to offers.
     pub(super) answers: VecDeque<(Kind, u32)>,
     /// Sends that go out in pieces.
@@ -54,9 +81,10 @@ impl Peer {
             eager_bytes: eager.min(body_max) as u64,
             piece_bytes: body_max.min(PIECE_MAX),
             sent: (0, 0),
-            held: (0, 0),
-            freed: (0, 0),
+            held: Counted::default(),
+            freed: Counted::default(),
             queue: VecDeque::new(),
+            operations: VecDeque::new(),
             answers: VecDeque::new(),
             sending: VecDeque::new(),
             offers: BTreeMap::new(),
@@ -70,12 +98,16 @@ impl Peer {
         }
     }
 
-    /// Whether it would keep one more message, which comes with so many bytes.
+    /// Whether it would keep one more message, which is of a collective operation or a user's.
     #[inline]
-    pub(super) fn has_credit(&self, bytes: u64) -> bool {
-        let (messages, held) = self.sent;
-        messages < self.takes.unexpected_messages
-            && held + bytes <= u64::from(self.takes.unexpected_bytes)
+    pub(super) fn has_credit(&self, is_operations: bool) -> bool {
+        self.sent.0 < most(self.takes, is_operations)
+    }
+
+    /// Whether it would keep so many bytes more.
+    #[inline]
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        self.sent.1 + bytes <= u64::from(self.takes.unexpected_bytes)
     }
 
     #[inline]
@@ -95,11 +127,16 @@ impl Peer {
 
     /// A message of its own came, with so many bytes.
     #[inline]
-    pub(super) fn came(&mut self, bytes: u64) -> Result<(), Fault> {
-        self.held = (self.held.0 + 1, self.held.1 + bytes);
-        let (messages, bytes) = (self.held.0 + self.freed.0, self.held.1 + self.freed.1);
-        let Limits { unexpected_messages, unexpected_bytes, .. } = self.gives;
-        if messages > unexpected_messages || bytes > u64::from(unexpected_bytes) {
+    pub(super) fn came(&mut self, tag: u32, bytes: u64) -> Result<(), Fault> {
+        *self.held.of(tag) += 1;
+        self.held.bytes += bytes;
+        let users = self.held.users + self.freed.users;
+        let messages = self.held.messages() + self.freed.messages();
+        let bytes = self.held.bytes + self.freed.bytes;
+        if users > most(self.gives, false)
+            || messages > most(self.gives, true)
+            || bytes > u64::from(self.gives.unexpected_bytes)
+        {
             return Err(Fault::Overrun { messages, bytes });
         }
         Ok(())
@@ -107,23 +144,37 @@ impl Peer {
 
     /// It was matched.
     #[inline]
-    pub(super) fn matched(&mut self, bytes: u64) {
-        self.held = (self.held.0 - 1, self.held.1 - bytes);
-        self.freed = (self.freed.0 + 1, self.freed.1 + bytes);
+    pub(super) fn matched(&mut self, tag: u32, bytes: u64) {
+        *self.held.of(tag) -= 1;
+        *self.freed.of(tag) += 1;
+        self.held.bytes -= bytes;
+        self.freed.bytes += bytes;
+    }
+
+    /// Messages of its own that are not matched.
+    pub(super) fn held(&self) -> u32 {
+        self.held.messages()
+    }
+
+    /// As many messages of its own as may be are not matched: no user's comes any more before one is.
+    pub(super) fn is_crowded(&self) -> bool {
+        !self.is_gone && self.held.messages() >= most(self.gives, false)
     }
 
     /// Puts credit into a header; it is told when the frame is out.
     #[inline]
     pub(super) fn with_credit(&self, header: Header) -> Header {
-        let freed_messages = u16::try_from(self.freed.0).unwrap_or(u16::MAX);
-        let freed_bytes = u32::try_from(self.freed.1).unwrap_or(u32::MAX);
+        let freed_messages = u16::try_from(self.freed.messages()).unwrap_or(u16::MAX);
+        let freed_bytes = u32::try_from(self.freed.bytes).unwrap_or(u32::MAX);
         Header { freed_messages, freed_bytes, ..header }
     }
 
     #[inline]
     pub(super) fn told(&mut self, header: &Header) {
-        self.freed.0 -= u32::from(header.freed_messages);
-        self.freed.1 -= u64::from(header.freed_bytes);
+        let users = self.freed.users.min(header.freed_messages.into());
+        self.freed.users -= users;
+        self.freed.operations -= u32::from(header.freed_messages) - users;
+        self.freed.bytes -= u64::from(header.freed_bytes);
     }
 
     /// Whether it should be told though nothing else is to be said: half of what it may have is back, or without what is
@@ -131,13 +182,19 @@ impl Peer {
     #[inline]
     pub(super) fn credit_is_due(&self) -> bool {
         let Limits { unexpected_messages, unexpected_bytes, .. } = self.gives;
-        let (messages, bytes) = self.freed;
+        let (messages, bytes) = (self.freed.messages(), self.freed.bytes);
         let room = u64::from(unexpected_bytes);
         messages > 0
             && (messages >= unexpected_messages.div_ceil(2)
                 || bytes >= room.div_ceil(2)
-                || messages + self.held.0 >= unexpected_messages
-                || bytes + self.held.1 + self.eager_bytes > room)
+                || messages + self.held.messages() >= unexpected_messages
+                || bytes + self.held.bytes + self.eager_bytes > room)
+    }
+
+    /// The sends that were not begun, of collective operations or of users.
+    #[inline]
+    pub(super) fn queue_of(&mut self, is_operations: bool) -> &mut VecDeque<RequestId> {
+        if is_operations { &mut self.operations } else { &mut self.queue }
     }
 
     /// A number for an offer, which no open one has.
@@ -164,8 +221,9 @@ impl Peer {
     }
 
     pub(super) fn owes(&self) -> bool {
-        let idle = self.queue.is_empty() && self.answers.is_empty() && self.sending.is_empty();
-        !(self.is_gone || idle && self.offers.is_empty())
+        let begins = !(self.queue.is_empty() && self.operations.is_empty());
+        let goes_on = !(self.answers.is_empty() && self.sending.is_empty());
+        !self.is_gone && (begins || goes_on || !self.offers.is_empty())
     }
 
     /// Nothing goes to it any more.
@@ -173,6 +231,7 @@ impl Peer {
         self.is_gone = true;
         self.fails_any = fails_any;
         self.queue.clear();
+        self.operations.clear();
         self.answers.clear();
         self.sending.clear();
         self.offers.clear();
