@@ -1,8 +1,9 @@
-//! `elver bench programs`: perftest by `elver run`, beside UCX's own shared memory and `elver perf`. Programs that know
-//! nothing of Elver, as their distribution has them.
+//! `elver bench programs`: perftest and rsockets by `elver run`, beside UCX's own shared memory, `elver perf` and TCP.
+//! Programs that know nothing of Elver, as their distribution has them.
 
 mod pair;
 mod perftest;
+mod rstream;
 mod ucx;
 
 use std::path::Path;
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 
 use self::pair::Way;
 use self::perftest::Test;
+use self::rstream::{Bytes, Stream};
 use self::ucx::Rival;
 use crate::args::{RunArgs, Stage, wants};
 use crate::report::contract;
@@ -28,12 +30,13 @@ use crate::report::rows::{Figure, Row, Target};
 const EXAMPLES: &str = "\
 Examples:
   elver bench programs
-      perftest between two processes of one user, directly and by packets, beside UCX's shared memory
+      perftest between two processes of one user, directly and by packets, beside UCX's shared memory; and
+      librdmacm's rsockets beside TCP
   sudo elver bench programs --placement netns
       the same by packets between two network namespaces, beside `elver perf`
   elver bench programs --only read-lat,ucx-get --rounds 3 --json
 
-Needs Debian's perftest and ucx-utils, and the library that `cargo xtask preload` makes or the package has.";
+Needs Debian's perftest, rdmacm-utils and ucx-utils, and the library that `cargo xtask preload` makes or the package has.";
 
 /// How much slower than UCX's shared memory a way by verbs may be, and than `elver perf` between hosts.
 const UCX_RATIO_MAX: f64 = 1.5;
@@ -46,7 +49,8 @@ const PERF: &str = "elver-perf-read";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ProgramsArgs {
-    /// Only these rows: read-lat, write-lat, send-lat, write-bw, write-rate, ucx-put, ucx-get, ucx-am, elver-perf-read.
+    /// Only these rows: read-lat, write-lat, send-lat, write-bw, write-rate, ucx-put, ucx-get, ucx-am, elver-perf-read,
+    /// rsocket-lat, rsocket-bw, tcp-lat, tcp-bw.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     #[command(flatten)]
@@ -59,6 +63,7 @@ enum What {
     Perftest(Test),
     Ucx(Rival),
     Perf,
+    Rstream(Stream),
 }
 
 /// A row: what is measured and how its data goes, and what the rounds gave.
@@ -111,7 +116,10 @@ fn rows(stage: Stage, only: &[String]) -> Result<Vec<Measured>, Failure> {
     let mut all = Vec::new();
     for way in ways {
         all.extend(Test::value_variants().iter().map(|test| (What::Perftest(*test), *way)));
+        all.extend(streams(false).map(|stream| (stream, *way)));
     }
+    let kernel = if stage == Stage::Netns { Way::Netns } else { Way::Loopback };
+    all.extend(streams(true).map(|stream| (stream, kernel)));
     match stage {
         Stage::Netns => all.push((What::Perf, Way::Netns)),
         _ => all.extend(Rival::value_variants().iter().map(|one| (What::Ucx(*one), Way::Memory))),
@@ -127,10 +135,17 @@ fn rows(stage: Stage, only: &[String]) -> Result<Vec<Measured>, Failure> {
         .collect())
 }
 
+/// What `rstream` sends, by rsockets or by TCP.
+fn streams(tcp: bool) -> impl Iterator<Item = What> {
+    let what = move |bytes: &Bytes| What::Rstream(Stream { bytes: *bytes, tcp });
+    Bytes::value_variants().iter().map(what)
+}
+
 fn measure(what: What, way: Way, elver: &Path) -> Result<f64, Failure> {
     match what {
         What::Perftest(test) => test.measure(way, elver),
         What::Ucx(rival) => rival.measure(),
+        What::Rstream(stream) => stream.measure(way, elver),
         What::Perf => {
             let load = Load {
                 op: Op::Read,
@@ -157,6 +172,7 @@ impl What {
             What::Perftest(test) => test.name(),
             What::Ucx(rival) => rival.name(),
             What::Perf => PERF.into(),
+            What::Rstream(stream) => stream.name(),
         }
     }
 
@@ -164,6 +180,7 @@ impl What {
         match self {
             What::Perftest(test) => test.unit(),
             What::Ucx(_) | What::Perf => "µs",
+            What::Rstream(stream) => stream.bytes.unit(),
         }
     }
 }
@@ -219,6 +236,17 @@ fn claims(rows: &[Measured]) -> Vec<Row> {
             target: Target::AtMost(most),
         });
     }
+    for (ours, theirs) in streams(false).zip(streams(true)) {
+        let baseline = rows.iter().find(|row| row.what == theirs);
+        let ours = rows.iter().filter(|row| row.what == ours && row.way != Way::Packets);
+        claims.extend(ours.zip(baseline).map(|(ours, tcp)| Row {
+            name: format!("{} beside {}", ours.what.name(), tcp.what.name()),
+            unit: ours.what.unit(),
+            ours: ours.figure.clone(),
+            baseline: Some((tcp.way.name(), tcp.figure.clone())),
+            target: Target::None,
+        }));
+    }
     claims
 }
 
@@ -234,8 +262,10 @@ mod tests {
     fn each_placement_has_its_rows() {
         let Ok(host) = rows(Stage::Host, &[]) else { panic!("a host has rows") };
         let host = names(&host);
-        assert_eq!(host.len(), 13, "{host:?}");
-        for row in ["read-lat direct", "write-rate packets", "ucx-am shared memory"] {
+        assert_eq!(host.len(), 19, "{host:?}");
+        for row in
+            ["read-lat direct", "rsocket-bw packets", "ucx-am shared memory", "tcp-lat loopback"]
+        {
             assert!(host.iter().any(|name| name == row), "{host:?}");
         }
         let Ok(hosts) = rows(Stage::Netns, &["read-lat".into(), PERF.into()]) else {
@@ -253,9 +283,10 @@ mod tests {
             .for_each(|row| row.figure.push(if row.way == Way::Memory { 2.0 } else { 1.0 }));
         let claims = claims(&all);
         let met: Vec<_> = claims.iter().map(|claim| claim.as_json()["met"].clone()).collect();
-        // 0.6, 1.0 and 1.5 us at most; 10 GB/s and 3 M/s at least; and three ratios.
-        assert_eq!(json!(met), json!([false, true, true, false, false, true, true, true]));
+        // 0.6, 1.0 and 1.5 us at most; 10 GB/s and 3 M/s at least; three ratios; and two of which nothing is promised.
+        let promised = json!([false, true, true, false, false, true, true, true, null, null]);
+        assert_eq!(json!(met), promised);
         all.retain(|row| row.way != Way::Memory);
-        assert_eq!(super::claims(&all).len(), 5);
+        assert_eq!(super::claims(&all).len(), 7);
     }
 }

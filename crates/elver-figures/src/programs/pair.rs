@@ -21,6 +21,8 @@ const LISTENS_WITHIN: Duration = Duration::from_secs(8);
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 /// How long a server may take to end behind its client.
 const ENDS_WITHIN: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// What a client says whose server does not listen yet.
+const REFUSED: &str = "Connection refused";
 /// State of a socket that listens, in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
 
@@ -33,8 +35,9 @@ pub(super) enum Way {
     Packets,
     /// Between two network namespaces.
     Netns,
-    /// Without Elver.
+    /// Without Elver, between two processes of one host.
     Memory,
+    Loopback,
 }
 
 impl Way {
@@ -44,8 +47,18 @@ impl Way {
             Way::Packets => "packets",
             Way::Netns => "netns",
             Way::Memory => "shared memory",
+            Way::Loopback => "loopback",
         }
     }
+}
+
+/// How it is seen that a server is ready.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opens {
+    /// It listens at a port of the system's.
+    Socket,
+    /// It does not show: a client that is refused tries again.
+    Unseen,
 }
 
 /// What both ends run.
@@ -54,6 +67,9 @@ pub(super) struct Part<'a> {
     /// The program whose `run` puts the library under it; none where it runs as it is.
     pub(super) elver: Option<&'a Path>,
     pub(super) words: &'a [&'a str],
+    /// What the client's words end with, before its server's address.
+    pub(super) client: &'a [&'a str],
+    pub(super) opens: Opens,
     /// Where the server listens for its client.
     pub(super) port: u16,
     /// Who has the program.
@@ -97,7 +113,7 @@ pub(super) fn run(way: Way, part: Part<'_>) -> Result<String, Failure> {
         placement,
         |end, client| {
             let mut server = part.command(way, end.own).spawn().context("cannot run `timeout`")?;
-            let served = serve(&mut server, part.port, client);
+            let served = serve(&mut server, part, client);
             if served.is_err() {
                 // It may have ended; then there is nothing to do.
                 let _ = server.kill();
@@ -109,25 +125,36 @@ pub(super) fn run(way: Way, part: Part<'_>) -> Result<String, Failure> {
             served.with_context(|| format!("the server said: {}", said.trim()))
         },
         |end| {
-            let ended = part.command(way, end.own).arg(end.peer.to_string()).output()?;
-            let said = String::from_utf8_lossy(&ended.stdout).into_owned();
-            let errors = String::from_utf8_lossy(&ended.stderr);
-            ensure!(ended.status.success(), "{program}: {}: {said}{errors}", ended.status);
-            Ok(said)
+            let began = Instant::now();
+            loop {
+                let mut command = part.command(way, end.own);
+                let ended = command.args(part.client).arg(end.peer.to_string()).output()?;
+                let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+                let errors = String::from_utf8_lossy(&ended.stderr);
+                if part.opens == Opens::Unseen
+                    && errors.contains(REFUSED)
+                    && began.elapsed() < LISTENS_WITHIN
+                {
+                    continue;
+                }
+                ensure!(ended.status.success(), "{program}: {}: {said}{errors}", ended.status);
+                return Ok(said);
+            }
         },
     )?;
     Ok(said)
 }
 
 /// Lets the client begin when the server listens, and waits for the server's end behind the client's.
-fn serve(server: &mut Child, port: u16, client: &Client) -> Result<()> {
+fn serve(server: &mut Child, part: Part<'_>, client: &Client) -> Result<()> {
+    let port = part.port;
     let pidfd = pidfd_open(Pid::from_child(server), PidfdFlags::empty())?;
     let has_ended = |wait: &Timespec| {
         let mut ends = [PollFd::new(&pidfd, PollFlags::IN)];
         Ok::<_, anyhow::Error>(poll(&mut ends, Some(wait))? > 0)
     };
     let began = Instant::now();
-    while !listens(port)? {
+    while part.opens == Opens::Socket && !listens(port)? {
         ensure!(began.elapsed() < LISTENS_WITHIN, "it does not listen on port {port}");
         if has_ended(&GLANCE)? {
             bail!("it ended before it listened on port {port}");

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use elver_console::Failure;
 
-use super::pair::{self, Part, Way};
+use super::pair::{self, Opens, Part, Way};
 use crate::report::rows::Target;
 
 /// Of connections by which the two ends tell each other of their QPs.
@@ -67,7 +67,14 @@ impl Test {
         let count = if self == Test::WriteBw { LARGE } else { SMALL };
         let words = format!("{} -n {count} -p {PORT}", self.words());
         let words: Vec<&str> = words.split(' ').collect();
-        let part = Part { elver: Some(elver), words: &words, port: PORT, package: "perftest" };
+        let part = Part {
+            elver: Some(elver),
+            words: &words,
+            client: &[],
+            opens: Opens::Socket,
+            port: PORT,
+            package: "perftest",
+        };
         let said = pair::run(way, part)?;
         Ok(self.figure(&said).with_context(|| format!("`{}` said:\n{said}", self.words()))?)
     }

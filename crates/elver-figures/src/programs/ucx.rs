@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use elver_console::Failure;
 
-use super::pair::{self, Part, Way};
+use super::pair::{self, Opens, Part, Way};
 
 const PORT: u16 = 18_524;
 const PORT_WORD: &str = "18524";
@@ -52,7 +52,14 @@ impl Rival {
             "-D",
             layout,
         ];
-        let part = Part { elver: None, words: &words, port: PORT, package: "ucx-utils" };
+        let part = Part {
+            elver: None,
+            words: &words,
+            client: &[],
+            opens: Opens::Socket,
+            port: PORT,
+            package: "ucx-utils",
+        };
         let said = pair::run(Way::Memory, part)?;
         Ok(median_us(&said).with_context(|| format!("`ucx_perftest -t {test}` said:\n{said}"))?)
     }
