@@ -34,7 +34,7 @@
 //! | | `run`: the WRs that are executed here; `beside`, `lane`: packets that pass through memory | |
 //! | `cm` | `/dev/infiniband/rdma_cm`. `fd`: descriptors of event channels; `command`, `calls`: what librdmacm writes; `abi`, `address`, `copies`: its forms and the kernel's | rdma_cm |
 //! | | `state`: ids and connections; `events`: what happens to them; `carrier`: QP 1; `multicast`: joins | |
-//! | | `bound`: addresses and families that a port is had at; `ports`: who listens on it; `drawn`: ports that connections are from; `ends`: processes that end without a word | |
+//! | | `bound`: addresses and families that a port is had at; `ports`: who listens on it; `drawn`: ports that connections are from; `ends`: processes that end without a word; `parting`: channels that are closed while threads wait at them | |
 //! | `paths`, `tree`, `sysfs` | look-ups of names in libc; the device's files that some of them lead to; what libibverbs reads there for others | What is there |
 //! | `fork`, `leaving` | what a child of `fork` does not have; ends of a process that run no handler | What does not |
 //! | `errno` | errors as libibverbs tells them, and the guard of its calls | |

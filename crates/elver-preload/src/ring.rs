@@ -76,7 +76,30 @@ pub(crate) fn sleep_on() -> c_int {
     libc::EINTR
 }
 
+/// Has the thread be cancelled, where it was told to be.
+pub(crate) fn be_cancelled() {
+    // SAFETY: it takes nothing, and no frame here has anything to drop.
+    unsafe { pthread_testcancel() };
+}
+
+/// What is left of this library's end of a bell once the program's is closed: who waits at that sleeps on, and is rung for no more. None
+/// where nobody sleeps by it.
+pub(crate) fn silent(own: OwnedFd) -> Option<OwnedFd> {
+    // It reads no more, so that the kernel knows whether anybody does.
+    let name = format!("/proc/thread-self/fd/{}", own.as_raw_fd());
+    open(name, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// Whether somebody still has the other end of a [`silent`] one, be it only for the time of a call.
+pub(crate) fn is_awaited(silent: &OwnedFd) -> bool {
+    let mut other = [PollFd::new(silent, PollFlags::empty())];
+    let looked = poll(&mut other, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    looked.is_ok() && !other[0].revents().contains(PollFlags::ERR)
+}
+
 unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+
     /// libc's, where a thread may be cancelled.
     fn pause() -> c_int;
 

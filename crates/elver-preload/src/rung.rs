@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
@@ -28,9 +28,9 @@ impl<T> Rung<T> {
         (program, Rung { own, waiting: VecDeque::new(), unrung: 0, owed: 0 })
     }
 
-    /// The descriptor that this library rings by.
-    pub(crate) fn own(&self) -> RawFd {
-        self.own.as_raw_fd()
+    /// What this library rings by, once the program's descriptor is closed and all events have gone.
+    pub(crate) fn into_bell(self) -> OwnedFd {
+        self.own
     }
 
     pub(crate) fn waiting(&self) -> &VecDeque<T> {
@@ -54,6 +54,11 @@ impl<T> Rung<T> {
         }
         self.settle();
         event
+    }
+
+    /// Takes the oldest with its ring, if somebody else has not taken that.
+    pub(crate) fn next(&mut self) -> Option<T> {
+        if take(&self.own) { self.pop() } else { None }
     }
 
     /// Takes those out that nobody is to hear of here.

@@ -68,6 +68,16 @@ fn who_waits_for_an_event_of_a_channel_that_is_closed_sleeps_on() {
 }
 
 #[test]
+fn a_signal_ends_the_wait_of_who_sleeps_on_when_its_channel_is_closed() {
+    run("interrupted");
+}
+
+#[test]
+fn a_channel_that_becomes_another_file_while_it_is_asked_is_not_waited_at() {
+    run("becomes");
+}
+
+#[test]
 fn a_child_of_vfork_closes_its_own_descriptors() {
     run("vforks");
 }

@@ -7,8 +7,11 @@
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
+#include <signal.h>
 #include <stdint.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -612,6 +615,93 @@ static void closes(void)
 	}
 }
 
+/* Whether a thread is in the midst of a system call. */
+static int is_in(pid_t thread, long call)
+{
+	char name[64], line[256] = "";
+	snprintf(name, sizeof name, "/proc/self/task/%d/syscall", thread);
+	FILE *stat = fopen(name, "r");
+	int is_in = stat && fgets(line, sizeof line, stat) && *line != 'r' && atol(line) == call;
+	if (stat)
+		fclose(stat);
+	return is_in;
+}
+
+/* Starts a thread that waits for an event of a new channel, and sleeps. */
+static pthread_t sleeper(void)
+{
+	pthread_t thread;
+	waiter = told = 0;
+	MADE(closing, rdma_create_event_channel());
+	CODE(pthread_create(&thread, NULL, waits, NULL), 0);
+	while (!waiter || !is_in(waiter, SYS_read) || !sleeps(waiter))
+		sched_yield();
+	return thread;
+}
+
+/* A signal at the very moment in which a channel is closed ends the wait of who sleeps on, each by itself; where the call begins again
+   behind a handler, there is no descriptor any more. */
+static void interrupted(void)
+{
+	for (int round = 0, first = 0; round < CLOSED; round++) {
+		struct sigaction handled = { .sa_handler = nothing, .sa_flags = round % 2 ? SA_RESTART : 0 };
+		CODE(sigaction(SIGUSR1, &handled, NULL), 0);
+		pthread_t thread = sleeper();
+		int fd = closing->fd;
+		CODE(close(fd), 0);
+		CODE(pthread_kill(thread, SIGUSR1), 0);
+		CODE(pthread_join(thread, NULL), 0);
+		CODE(told, round % 2 ? EBADF : EINTR);
+		free(closing);
+		/* What kept it asleep goes with the next one. */
+		first = first ? first : fd;
+		CODE(fd <= first + 2, 1);
+	}
+}
+
+static _Atomic int asked;
+
+static void *asks_on(void *unused)
+{
+	struct rdma_cm_event *event;
+	waiter = gettid();
+	do {
+		CODE(rdma_get_cm_event(closing, &event), -1);
+		asked++;
+	} while (errno == EAGAIN);
+	told = errno;
+	return NULL;
+}
+
+/* Where a channel that does not wait becomes another file, nobody waits by that or reads it. */
+static void becomes(void)
+{
+	for (int round = 0; round < CLOSED; round++) {
+		int ends[2], left;
+		pthread_t thread;
+		waiter = told = asked = 0;
+		MADE(closing, rdma_create_event_channel());
+		int fd = closing->fd;
+		CODE(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+		CODE(pipe(ends), 0);
+		CODE(write(ends[1], "nobody's", 8), 8);
+		CODE(pthread_create(&thread, NULL, asks_on, NULL), 0);
+		while (asked < 10 + round % 10)
+			;
+		CODE(dup2(ends[0], fd), fd);
+		while (!told && !is_in(waiter, SYS_pause) && !is_in(waiter, SYS_read))
+			sched_yield();
+		CODE(told, EBADF);
+		CODE(ioctl(ends[0], FIONREAD, &left), 0);
+		CODE(left, 8);
+		if (!told)
+			exit(1);
+		CODE(pthread_join(thread, NULL), 0);
+		CODE(close(fd) | close(ends[0]) | close(ends[1]), 0);
+		free(closing);
+	}
+}
+
 int main(int count, char **words)
 {
 	static const struct {
@@ -621,7 +711,7 @@ int main(int count, char **words)
 		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
 		      { "loopback", loopback },
 		      { "forks", forks },
-		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "migrates", migrates } };
+		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "interrupted", interrupted }, { "becomes", becomes }, { "migrates", migrates } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
 	for (size_t which = 0; which < sizeof(cases) / sizeof(cases[0]); which++)
