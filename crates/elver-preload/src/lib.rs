@@ -29,7 +29,7 @@
 //! | `layout` | libibverbs' structures, as rdma-core 44 lays them out | What does not |
 //! | `mlx5` | libmlx5's calls for DC: `device`, `cq`, `qp`; `layout`: its structures; `absent`: what would reach hardware | DC |
 //! | `private` | what other libraries of rdma-core need in order to load | What does not |
-//! | `direct` | READs and WRITEs in the memory of other processes of the user. `hub`: those that are known, and in it `asking`: how they find each other, by the sockets of `socket`; `meeting`, `shunned`: whom this one is just meeting, and whom it does not ask again for a while; `peer`: another process; `identity`: which process a number means | Between processes of one user |
+//! | `direct` | READs and WRITEs in the memory of other processes of the user. `hub`: those that are known; in it `asking`: how they find each other, by the sockets of `socket`, and `watch`: the thread that answers; `meeting`, `shunned`: whom this one is just meeting, and whom it does not ask again for a while; `peer`: another process; `identity`: which process a number means | Between processes of one user |
 //! | | `table`, `told`: what a process tells of itself, and the words of it; `objects`: how that comes, changes and goes; `taking`: how it is taken back; `mapped`: files that both have; `fuzzed`: all of that as any bytes | |
 //! | | `run`: the WRs that are executed here; `beside`, `lane`: packets that pass through memory | |
 //! | `cm` | `/dev/infiniband/rdma_cm`. `fd`: descriptors of event channels; `command`, `calls`: what librdmacm writes; `abi`, `address`, `copies`: its forms and the kernel's | rdma_cm |

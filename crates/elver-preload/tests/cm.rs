@@ -122,3 +122,14 @@ fn each_address_has_a_listener() {
 fn who_asks_for_an_address_of_loopback_is_at_its_first_one() {
     run("sources");
 }
+
+#[test]
+fn who_asks_for_a_further_address_of_an_interface_is_at_its_first_one() {
+    let namespaces = Namespaces::new("further", 28);
+    let at = namespaces.at(0);
+    let at = at.each_ref().map(String::as_str);
+    let adds = ["ip", "addr", "add", "10.77.28.9/24", "dev", "pl0"];
+    succeeded("ip", &command(&[&at[..], &adds].concat()).output().unwrap());
+    let first = format!("FIRST={}", namespaces.address(0));
+    run_at(&[&at[..], &[&first, "SECOND=10.77.28.9"]].concat(), "further");
+}

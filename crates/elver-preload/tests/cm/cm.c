@@ -165,21 +165,34 @@ static void over(void)
 	CODE(next(servers, RDMA_CM_EVENT_TIMEWAIT_EXIT).id == other, 1);
 }
 
-/* Who asks for an address of loopback and names none itself is told to have 127.0.0.1, and so is the other end. */
-static void sources(void)
+static void source(const char *asked, const char *from)
 {
-	struct rdma_cm_id *listens = listener("127.0.0.5", 0, 8), *id = asks("127.0.0.5", port_of(listens));
+	struct rdma_cm_id *listens = listener(asked, 0, 8), *id = asks(asked, port_of(listens));
 	struct sockaddr_in *own = (struct sockaddr_in *)rdma_get_local_addr(id);
-	CODE(ntohl(own->sin_addr.s_addr) == INADDR_LOOPBACK, 1);
+	CODE(own->sin_addr.s_addr == at(from, 0).sin_addr.s_addr, 1);
 	struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
 	struct sockaddr_in *there = (struct sockaddr_in *)rdma_get_peer_addr(request);
-	CODE(ntohl(there->sin_addr.s_addr) == INADDR_LOOPBACK, 1);
+	CODE(there->sin_addr.s_addr == at(from, 0).sin_addr.s_addr, 1);
 	CODE(there->sin_port == own->sin_port, 1);
 	own = (struct sockaddr_in *)rdma_get_local_addr(request);
-	CODE(own->sin_addr.s_addr == at("127.0.0.5", 0).sin_addr.s_addr, 1);
+	CODE(own->sin_addr.s_addr == at(asked, 0).sin_addr.s_addr, 1);
 	CODE(rdma_destroy_id(request), 0);
 	CODE(next(clients, RDMA_CM_EVENT_REJECTED).id == id, 1);
 	CODE(rdma_destroy_id(id) | rdma_destroy_id(listens), 0);
+}
+
+/* Who asks for an address of loopback and names none itself is told to have 127.0.0.1, and so is the other end. */
+static void sources(void)
+{
+	source("127.0.0.5", "127.0.0.1");
+}
+
+/* Where an interface has several addresses of one network, who asks for any is told to have the first, as the routes say. */
+static void further(void)
+{
+	const char *first = getenv("FIRST"), *second = getenv("SECOND");
+	source(second, first);
+	source(first, first);
 }
 
 static void addresses(void)
@@ -707,7 +720,7 @@ int main(int count, char **words)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses }, { "sources", sources },
+	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses }, { "sources", sources }, { "further", further },
 		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
 		      { "loopback", loopback },
 		      { "forks", forks },

@@ -117,7 +117,7 @@ mod tests {
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::net::{SendFlags, SocketFlags, accept_with, bind, connect, listen, recv, send};
 
-    use crate::direct::hub::tests::two;
+    use crate::direct::hub::watch::tests::two;
     use crate::direct::lane::Lane;
     use crate::direct::peer::{CROSSED, Own, greet};
     use crate::direct::socket::{name_of, seqpacket};
