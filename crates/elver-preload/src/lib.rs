@@ -21,7 +21,7 @@
 //! | `caps`, `names`, `vendor` | what device and port say of themselves; texts for numbers; who is said to have made the device | What is there |
 //! | `pd`, `parents` | protection domains; parent domains, and what was made with each | What is there |
 //! | `memory`, `region` | memory regions; what all kinds of them have. `buffers`: registration by attributes; `odp`: on demand; `dm`, `device_memory`: memory of the device, and how much there is; `mw`: memory windows | What is there |
-//! | `cq`, `cq_ex` | completion queues, plain and extended; `channel`: completion channels; `events`: waiting; `moderation`: events that wait for more; `timed`: time stamps; `ring`: descriptors that are readable as often as somebody rang | What is there |
+//! | `cq`, `cq_ex` | completion queues, plain and extended; `channel`: completion channels; `events`: waiting; `moderation`: events that wait for more; `timed`: time stamps; `ring`: descriptors that are readable as often as somebody rang; `rung`: events, each with its ring | What is there |
 //! | `qp`, `qp_ex` | queue pairs, plain and extended; `wr`: work requests, from libibverbs' form to the device's; `staged`: those between `ibv_wr_start` and `ibv_wr_complete` | What is there |
 //! | `srq`, `xrc`, `xrc_table` | shared receive queues; XRC, and what a process has of it | What is there |
 //! | `ah`, `service`, `mcast` | address handles, what of an address vector is kept for who asks, multicast groups | Multicast |

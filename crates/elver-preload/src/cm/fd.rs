@@ -98,7 +98,7 @@ enum Answer {
 ///
 /// # Safety
 /// `bytes` is what librdmacm writes: addresses in it are of room that it has.
-unsafe fn answer(fd: RawFd, bytes: &[u8], rang: bool) -> Result<Answer, c_int> {
+unsafe fn answer(fd: RawFd, bytes: &[u8], ring: Option<u64>) -> Result<Answer, c_int> {
     const HEADER: usize = size_of::<Header>();
     let header: &[u8; HEADER] = bytes.first_chunk().ok_or(libc::EINVAL)?;
     let number = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
@@ -113,7 +113,7 @@ unsafe fn answer(fd: RawFd, bytes: &[u8], rang: bool) -> Result<Answer, c_int> {
         let wanted: &[u8; size_of::<GetEvent>()] = body.first_chunk().ok_or(libc::EINVAL)?;
         let mut state = engine.lock();
         let cm = state.cm.as_mut().ok_or(libc::EBADF)?;
-        let event = match cm.next(fd, rang) {
+        let event = match cm.next(fd, ring) {
             // As long as nobody else has this in hand the descriptor is the channel's.
             Err(libc::EAGAIN) if !is_nonblocking(fd) => return Ok(Answer::None),
             Err(libc::EBADF) => return Ok(Answer::Ended),
@@ -173,20 +173,20 @@ unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, count: usize)
     if asks_for_event(bytes) {
         be_cancelled();
     }
-    let mut rang = false;
+    let mut ring = None;
     let error = loop {
         // SAFETY: the contract of the device.
-        let done = whole(Err(libc::EIO), || unsafe { answer(fd, bytes, rang) });
-        let error = match done {
+        let done = whole(Err(libc::EIO), || unsafe { answer(fd, bytes, ring) });
+        let waited = match done {
             Ok(Answer::Done) => return count as isize,
             Ok(Answer::None) => wait(fd),
-            Ok(Answer::Ended) => libc::EBADF,
+            Ok(Answer::Ended) => Err(libc::EBADF),
             Err(error) => break error,
         };
-        match error {
-            0 => rang = true,
-            libc::EBADF => break bereft(fd),
-            error => break error,
+        match waited {
+            Ok(rang) => ring = Some(rang),
+            Err(libc::EBADF) => break bereft(fd),
+            Err(error) => break error,
         }
     };
     set(error);

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use crate::ring::{is_awaited, silent};
+use crate::ring::{Own, is_awaited};
 
 /// How a channel has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +21,8 @@ pub(crate) struct Closing(Option<OwnedFd>);
 
 impl Closing {
     /// By the end of its bell that this library rang by.
-    pub(crate) fn new(bell: OwnedFd) -> Closing {
-        Closing(silent(bell))
+    pub(crate) fn new(bell: Own) -> Closing {
+        Closing(bell.silent())
     }
 }
 

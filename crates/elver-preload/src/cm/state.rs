@@ -399,9 +399,12 @@ impl Cm {
     }
 
     /// Takes a channel's oldest event, by a ring that was taken or by the next.
-    pub(crate) fn next(&mut self, channel: RawFd, rang: bool) -> Result<EventResp, c_int> {
+    pub(crate) fn next(&mut self, channel: RawFd, ring: Option<u64>) -> Result<EventResp, c_int> {
         let channel = self.channels.get_mut(&channel).ok_or(libc::EBADF)?;
-        let event = if rang { channel.pop() } else { channel.next() };
+        let event = match ring {
+            Some(ring) => channel.pop(ring),
+            None => channel.next(),
+        };
         let mut event = event.ok_or(libc::EAGAIN)?;
         // A group's events are its id's too: librdmacm counts both, and waits for both.
         if let Some(joined) = event.group.and_then(|group| self.joined.get_mut(&group)) {
