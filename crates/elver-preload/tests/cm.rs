@@ -133,3 +133,13 @@ fn who_asks_for_a_further_address_of_an_interface_is_at_its_first_one() {
     let first = format!("FIRST={}", namespaces.address(0));
     run_at(&[&at[..], &[&first, "SECOND=10.77.28.9"]].concat(), "further");
 }
+
+#[test]
+fn what_an_id_is_not_ready_for_is_refused() {
+    run("steps");
+}
+
+#[test]
+fn who_cannot_be_accepted_with_too_much_private_data_is_refused() {
+    run("private");
+}

@@ -628,6 +628,71 @@ static void closes(void)
 	}
 }
 
+/* A call that fails, with an errno; or does not. */
+#define FAILS(call, error) \
+	do { \
+		errno = 0; \
+		check(#call, (call) ? errno : 0, error); \
+	} while (0)
+
+/* What an id is not ready for, or any more, is refused, as the kernel's `rdma_cm` does. */
+static void steps(void)
+{
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8), *id = id_on(clients);
+	struct sockaddr_in to = at("127.0.0.1", port_of(listens)), own = at("127.0.0.1", 0);
+	struct rdma_conn_param param = { .retry_count = 7, .qp_num = 0x111 };
+	FAILS(rdma_bind_addr(listens, (struct sockaddr *)&own), EINVAL);
+	FAILS(rdma_listen(listens, 8), EINVAL);
+	FAILS(rdma_resolve_addr(listens, NULL, (struct sockaddr *)&to, 1000), EINVAL);
+	FAILS(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000), 0);
+	next(clients, RDMA_CM_EVENT_ADDR_RESOLVED);
+	FAILS(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000), EINVAL);
+	FAILS(rdma_bind_addr(id, (struct sockaddr *)&own), EINVAL);
+	FAILS(rdma_listen(id, 8), EINVAL);
+	FAILS(rdma_connect(id, &param), EINVAL);
+	FAILS(rdma_resolve_route(id, 1000), 0);
+	next(clients, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	FAILS(rdma_resolve_route(id, 1000), EINVAL);
+	FAILS(rdma_disconnect(id), EINVAL);
+	FAILS(rdma_connect(id, &param), 0);
+	FAILS(rdma_connect(id, &param), EINVAL);
+	struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+	FAILS(rdma_connect(request, &param), EINVAL);
+	FAILS(rdma_listen(request, 8), EINVAL);
+	accepted(request, id);
+	FAILS(rdma_accept(request, &param), EINVAL);
+	FAILS(rdma_resolve_route(id, 1000), EINVAL);
+	CODE(rdma_destroy_id(request), 0);
+	next(clients, RDMA_CM_EVENT_DISCONNECTED);
+	CODE(rdma_destroy_id(id) | rdma_destroy_id(listens), 0);
+}
+
+/* Private data: as much as there is room for, and what is too much refuses who was to be accepted. */
+static void private(void)
+{
+	static const char bytes[256] = { 1 };
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8), *id = id_on(clients);
+	struct sockaddr_in to = at("127.0.0.1", port_of(listens));
+	struct rdma_conn_param param = { .retry_count = 7, .qp_num = 0x111, .private_data = bytes, .private_data_len = 57 };
+	CODE(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000), 0);
+	next(clients, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CODE(rdma_resolve_route(id, 1000), 0);
+	next(clients, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	FAILS(rdma_connect(id, &param), EINVAL);
+	param.private_data_len = 56;
+	FAILS(rdma_connect(id, &param), 0);
+	struct rdma_cm_event asked = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST);
+	CODE(asked.param.conn.private_data_len, 56);
+	FAILS(rdma_reject(asked.id, bytes, 149), EINVAL);
+	param.private_data_len = 197;
+	FAILS(rdma_accept(asked.id, &param), EINVAL);
+	struct rdma_cm_event told = next(clients, RDMA_CM_EVENT_REJECTED);
+	CODE(told.status, 28);
+	param.private_data_len = 196;
+	FAILS(rdma_accept(asked.id, &param), EINVAL);
+	CODE(rdma_destroy_id(asked.id) | rdma_destroy_id(id) | rdma_destroy_id(listens), 0);
+}
+
 /* Whether a thread is in the midst of a system call. */
 static int is_in(pid_t thread, long call)
 {
@@ -724,7 +789,7 @@ int main(int count, char **words)
 		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
 		      { "loopback", loopback },
 		      { "forks", forks },
-		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "interrupted", interrupted }, { "becomes", becomes }, { "migrates", migrates } };
+		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "interrupted", interrupted }, { "becomes", becomes }, { "migrates", migrates }, { "steps", steps }, { "private", private } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
 	for (size_t which = 0; which < sizeof(cases) / sizeof(cases[0]); which++)
