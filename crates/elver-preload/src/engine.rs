@@ -644,7 +644,7 @@ impl State {
     fn end_orphans(&mut self) {
         if let Some(cm) = &mut self.cm {
             let now = elver_soft::now();
-            cm.end_orphans(now);
+            cm.end_orphans(&mut self.device, now);
             cm.step(&mut self.device, now);
             self.device.progress();
         }

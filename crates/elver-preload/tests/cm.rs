@@ -143,3 +143,8 @@ fn what_an_id_is_not_ready_for_is_refused() {
 fn who_cannot_be_accepted_with_too_much_private_data_is_refused() {
     run("private");
 }
+
+#[test]
+fn what_a_process_said_before_it_was_killed_is_heard_before_that_it_has_ended() {
+    run("dying");
+}

@@ -693,6 +693,42 @@ static void private(void)
 	CODE(rdma_destroy_id(asked.id) | rdma_destroy_id(id) | rdma_destroy_id(listens), 0);
 }
 
+/* In a program of its own: connects, and is killed at once. */
+static void dies(void)
+{
+	struct rdma_cm_id *id = asks("127.0.0.1", atoi(getenv("PORT")));
+	CODE(next(clients, RDMA_CM_EVENT_CONNECT_RESPONSE).id == id, 1);
+	CODE(rdma_establish(id), 0);
+	kill(getpid(), SIGKILL);
+}
+
+enum { DEATHS = 60 };
+
+/* What who is killed has said before is heard before that it has ended. */
+static void dying(void)
+{
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8);
+	char number[16];
+	snprintf(number, sizeof(number), "%u", port_of(listens));
+	setenv("PORT", number, 1);
+	for (int round = 0; round < DEATHS; round++) {
+		int status;
+		pid_t pid = fork();
+		if (pid == 0) {
+			execl("/proc/self/exe", "cm", "dies", NULL);
+			_exit(127);
+		}
+		struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+		struct rdma_conn_param param = { .qp_num = 0x222 };
+		CODE(rdma_accept(request, &param), 0);
+		CODE(next(servers, RDMA_CM_EVENT_ESTABLISHED).id == request, 1);
+		CODE(next(servers, RDMA_CM_EVENT_DISCONNECTED).id == request, 1);
+		CODE(rdma_destroy_id(request), 0);
+		CODE(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status), 1);
+	}
+	CODE(rdma_destroy_id(listens), 0);
+}
+
 /* Whether a thread is in the midst of a system call. */
 static int is_in(pid_t thread, long call)
 {
@@ -789,7 +825,7 @@ int main(int count, char **words)
 		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
 		      { "loopback", loopback },
 		      { "forks", forks },
-		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "interrupted", interrupted }, { "becomes", becomes }, { "migrates", migrates }, { "steps", steps }, { "private", private } };
+		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "interrupted", interrupted }, { "becomes", becomes }, { "migrates", migrates }, { "steps", steps }, { "private", private }, { "dies", dies }, { "dying", dying } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
 	for (size_t which = 0; which < sizeof(cases) / sizeof(cases[0]); which++)
