@@ -43,7 +43,9 @@ impl CqObject {
         }
         // SAFETY: the channel stays until its CQs are gone, and they leave the table before.
         let owned = unsafe { &*self.channel.cast::<Owned>() };
-        owned.events().push(self.told.element as usize);
+        // Who reads the descriptor himself finds what the kernel would write, the CQ.
+        let cq = self.told.element as usize;
+        owned.events().push_named(cq as u64, cq);
     }
 
     /// Forgets the CQ's events that nobody took.
@@ -89,19 +91,20 @@ pub(crate) unsafe fn bell(channel: *mut CompChannel) -> Result<RawFd, c_int> {
     Ok(unsafe { given(channel.cast::<Owned>())? }.fd.as_raw_fd())
 }
 
-/// Takes the next event; whether there was one: what it was rung for may have gone with its CQ meanwhile.
+/// Takes the event of a ring; whether it was there: it may have gone with its CQ meanwhile.
 ///
 /// # Safety
 /// The verbs contract of `ibv_get_cq_event`, which writes to addresses that are not null.
 pub(crate) unsafe fn get(
     channel: *mut CompChannel,
+    ring: u64,
     cq: *mut *mut Cq,
     cq_context: *mut *mut c_void,
 ) -> Result<bool, c_int> {
     // SAFETY: the caller's word.
     let owned = unsafe { given(channel.cast::<Owned>())? };
     let mut events = owned.events();
-    let Some(found) = events.pop() else { return Ok(false) };
+    let Some(found) = events.pop(ring) else { return Ok(false) };
     let found = ptr::with_exposed_provenance_mut::<Cq>(found);
     // SAFETY: the CQ's events go before it does, and the lock is held; the rest is the caller's word.
     unsafe {

@@ -411,7 +411,11 @@ impl Engine {
         let at_most = {
             let mut state = self.lock();
             let waits = state.device.has_beside();
-            (!waits).then(|| self.doze.begin(elver_soft::now(), state.due(), *alarm))
+            (!waits).then(|| {
+                let now = elver_soft::now();
+                let due = state.device.publish_in_time(now).into_iter().chain(state.due()).min();
+                self.doze.begin(now, due, *alarm)
+            })
         };
         if let Some(at_most) = at_most {
             let began = Instant::now();
@@ -640,7 +644,7 @@ impl State {
     fn end_orphans(&mut self) {
         if let Some(cm) = &mut self.cm {
             let now = elver_soft::now();
-            cm.end_orphans(now);
+            cm.end_orphans(&mut self.device, now);
             cm.step(&mut self.device, now);
             self.device.progress();
         }

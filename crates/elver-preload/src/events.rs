@@ -21,7 +21,7 @@ fn room<T>(to: *mut T) -> Result<(), c_int> {
 fn await_event<T: Belongs>(
     of: *const T,
     bell: impl Fn() -> Result<RawFd, c_int>,
-    get: impl Fn() -> Result<bool, c_int>,
+    get: impl Fn(u64) -> Result<bool, c_int>,
 ) -> c_int {
     let begun = whole(Err(libc::EIO), || {
         Engine::of(of)?.watch();
@@ -33,8 +33,8 @@ fn await_event<T: Belongs>(
     };
     loop {
         let got = match wait(bell) {
-            0 => whole(Err(libc::EIO), &get),
-            error => Err(error),
+            Ok(ring) => whole(Err(libc::EIO), || get(ring)),
+            Err(error) => Err(error),
         };
         match got {
             Ok(true) => return 0,
@@ -57,7 +57,7 @@ unsafe extern "C-unwind" fn ibv_get_cq_event(
         unsafe { channel::bell(of) }
     };
     // SAFETY: as above, and they are not null.
-    await_event(of, bell, || unsafe { channel::get(of, cq, cq_context) })
+    await_event(of, bell, |ring| unsafe { channel::get(of, ring, cq, cq_context) })
 }
 
 #[unsafe(no_mangle)]
@@ -71,7 +71,7 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
         unsafe { told::bell(context) }
     };
     // SAFETY: as above, and it is not null.
-    await_event(context, bell, || unsafe { told::get(context, to) })
+    await_event(context, bell, |ring| unsafe { told::get(context, ring, to) })
 }
 
 #[unsafe(no_mangle)]

@@ -21,7 +21,7 @@
 //! | `caps`, `names`, `vendor` | what device and port say of themselves; texts for numbers; who is said to have made the device | What is there |
 //! | `pd`, `parents` | protection domains; parent domains, and what was made with each | What is there |
 //! | `memory`, `region` | memory regions; what all kinds of them have. `buffers`: registration by attributes; `odp`: on demand; `dm`, `device_memory`: memory of the device, and how much there is; `mw`: memory windows | What is there |
-//! | `cq`, `cq_ex` | completion queues, plain and extended; `channel`: completion channels; `events`: waiting; `moderation`: events that wait for more; `timed`: time stamps; `ring`: descriptors that are readable as often as somebody rang | What is there |
+//! | `cq`, `cq_ex` | completion queues, plain and extended; `channel`: completion channels; `events`: waiting; `moderation`: events that wait for more; `timed`: time stamps; `ring`: descriptors that are readable as often as somebody rang; `rung`: events, each with its ring | What is there |
 //! | `qp`, `qp_ex` | queue pairs, plain and extended; `wr`: work requests, from libibverbs' form to the device's; `staged`: those between `ibv_wr_start` and `ibv_wr_complete` | What is there |
 //! | `srq`, `xrc`, `xrc_table` | shared receive queues; XRC, and what a process has of it | What is there |
 //! | `ah`, `service`, `mcast` | address handles, what of an address vector is kept for who asks, multicast groups | Multicast |
@@ -29,12 +29,12 @@
 //! | `layout` | libibverbs' structures, as rdma-core 44 lays them out | What does not |
 //! | `mlx5` | libmlx5's calls for DC: `device`, `cq`, `qp`; `layout`: its structures; `absent`: what would reach hardware | DC |
 //! | `private` | what other libraries of rdma-core need in order to load | What does not |
-//! | `direct` | READs and WRITEs in the memory of other processes of the user. `hub`: how they find each other; `meeting`, `shunned`: whom this one is just meeting, and whom it does not ask again for a while; `peer`: another process; `identity`: which process a number means; `lane`, `table`: packets and what is told, in memory, each with a `model` of its orders | Between processes of one user |
-//! | | `table`, `told`: what a process tells of itself, and the words of it; `objects`: how that comes, changes and goes; `taking`: how it is taken back; `mapped`: files that both have; `fuzzed`: all of that as any bytes | |
-//! | | `run`: the WRs that are executed here; `beside`, `lane`: packets that pass through memory | |
+//! | `direct` | READs and WRITEs in the memory of other processes of the user. `hub`: those that are known; in it `asking`: how they find each other, by the sockets of `socket`, and `watch`: the thread that answers; `meeting`, `shunned`: whom this one is just meeting, and whom it does not ask again for a while; `peer`: another process; `identity`: which process a number means | Between processes of one user |
+//! | | `table` (`entry`, `presence`), `told`: what a process tells of itself, and the words of it; `objects`: how that comes, changes and goes; `taking`: how it is taken back; `mapped`: files that both have; `fuzzed`: all of that as any bytes | |
+//! | | `run`: the WRs that are executed here; `beside`, `lane` (`packets`): packets that pass through memory; `model` in both, `atomic`: the orders of these by loom | |
 //! | `cm` | `/dev/infiniband/rdma_cm`. `fd`: descriptors of event channels; `command`, `calls`: what librdmacm writes; `abi`, `address`, `copies`: its forms and the kernel's | rdma_cm |
 //! | | `state`: ids and connections; `events`: what happens to them; `carrier`: QP 1; `multicast`: joins | |
-//! | | `bound`: addresses and families that a port is had at; `ports`: who listens on it; `drawn`: ports that connections are from; `ends`: processes that end without a word | |
+//! | | `bound`: addresses and families that a port is had at; `ports`: who listens on it; `drawn`: ports that connections are from; `ends`: processes that end without a word; `parting`: channels that are closed while threads wait at them | |
 //! | `paths`, `tree`, `sysfs` | look-ups of names in libc; the device's files that some of them lead to; what libibverbs reads there for others | What is there |
 //! | `fork`, `leaving` | what a child of `fork` does not have; ends of a process that run no handler | What does not |
 //! | `errno` | errors as libibverbs tells them, and the guard of its calls | |

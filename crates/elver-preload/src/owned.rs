@@ -195,7 +195,8 @@ pub(crate) unsafe fn await_acks(
     unsafe {
         libc::pthread_mutex_lock(mutex);
         let is_behind = |(count, taken): &(*const u32, &AtomicU32)| {
-            ptr::read(*count) != taken.load(Ordering::Relaxed)
+            // Programs that read descriptors themselves acknowledge what was not seen being taken.
+            (taken.load(Ordering::Relaxed).wrapping_sub(ptr::read(*count)) as i32) > 0
         };
         while counts.iter().any(is_behind) {
             libc::pthread_cond_wait(cond, mutex);

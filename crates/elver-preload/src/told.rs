@@ -84,7 +84,7 @@ fn queue(told: Told, event_type: u32) {
     let owned = unsafe { owned(told.context) };
     let mut events = owned.events();
     let is_it = |it: &AsyncEvent| (it.element, it.event_type) == (told.element, event_type);
-    if events.waiting().len() >= MANY && events.waiting().iter().any(is_it) {
+    if events.waiting().len() >= MANY && events.waiting().any(is_it) {
         return;
     }
     events.push(AsyncEvent { element: told.element, event_type });
@@ -106,15 +106,19 @@ pub(crate) unsafe fn bell(context: *mut Context) -> Result<RawFd, c_int> {
     Ok(unsafe { owned(given(context)?) }.fd.as_raw_fd())
 }
 
-/// Takes the next event; whether there was one: what it was rung for may have gone with its object meanwhile.
+/// Takes the event of a ring; whether it was there: it may have gone with its object meanwhile.
 ///
 /// # Safety
 /// The verbs contract of `ibv_get_async_event`, which writes to an address that is not null.
-pub(crate) unsafe fn get(context: *mut Context, to: *mut AsyncEvent) -> Result<bool, c_int> {
+pub(crate) unsafe fn get(
+    context: *mut Context,
+    ring: u64,
+    to: *mut AsyncEvent,
+) -> Result<bool, c_int> {
     // SAFETY: the caller's word.
     let owned = unsafe { owned(given(context)?) };
     let mut events = owned.events();
-    let Some(event) = events.pop() else { return Ok(false) };
+    let Some(event) = events.pop(ring) else { return Ok(false) };
     // SAFETY: the caller's word; the object's events go before it does, and the lock is held.
     unsafe {
         take_async(event.event_type, event.element);

@@ -48,3 +48,8 @@ fn a_channel_of_rdma_cm_is_readable_by_its_events_and_never_writable() {
 fn an_event_without_room_for_it_stays() {
     run("room");
 }
+
+#[test]
+fn who_reads_a_completion_channel_himself_has_taken_the_event() {
+    run("reads");
+}

@@ -68,6 +68,16 @@ fn who_waits_for_an_event_of_a_channel_that_is_closed_sleeps_on() {
 }
 
 #[test]
+fn a_signal_ends_the_wait_of_who_sleeps_on_when_its_channel_is_closed() {
+    run("interrupted");
+}
+
+#[test]
+fn a_channel_that_becomes_another_file_while_it_is_asked_is_not_waited_at() {
+    run("becomes");
+}
+
+#[test]
 fn a_child_of_vfork_closes_its_own_descriptors() {
     run("vforks");
 }
@@ -111,4 +121,30 @@ fn each_address_has_a_listener() {
 #[test]
 fn who_asks_for_an_address_of_loopback_is_at_its_first_one() {
     run("sources");
+}
+
+#[test]
+fn who_asks_for_a_further_address_of_an_interface_is_at_its_first_one() {
+    let namespaces = Namespaces::new("further", 28);
+    let at = namespaces.at(0);
+    let at = at.each_ref().map(String::as_str);
+    let adds = ["ip", "addr", "add", "10.77.28.9/24", "dev", "pl0"];
+    succeeded("ip", &command(&[&at[..], &adds].concat()).output().unwrap());
+    let first = format!("FIRST={}", namespaces.address(0));
+    run_at(&[&at[..], &[&first, "SECOND=10.77.28.9"]].concat(), "further");
+}
+
+#[test]
+fn what_an_id_is_not_ready_for_is_refused() {
+    run("steps");
+}
+
+#[test]
+fn who_cannot_be_accepted_with_too_much_private_data_is_refused() {
+    run("private");
+}
+
+#[test]
+fn what_a_process_said_before_it_was_killed_is_heard_before_that_it_has_ended() {
+    run("dying");
 }

@@ -23,7 +23,7 @@ use crate::frames::FrameCounters;
 use crate::groups::Groups;
 use crate::intake::Taken;
 use crate::link::{Link, Port};
-use crate::publish::Publisher;
+use crate::publish::{PUBLISH_INTERVAL_NS, Publisher};
 
 pub use self::config::SoftConfig;
 
@@ -41,6 +41,8 @@ pub struct SoftDevice {
     link_type: LinkType,
     publisher: Option<Publisher>,
     published_at: Time,
+    /// The sum of what was published.
+    published_sum: u64,
     faults: Option<Box<FaultState>>,
     polls: u32,
     posts: u32,
@@ -111,6 +113,7 @@ impl SoftDevice {
             link_type,
             publisher,
             published_at: Time::ZERO,
+            published_sum: 0,
             faults: FaultState::new(config.faults, now()).map(Box::new),
             polls: 0,
             held: 0,
@@ -222,10 +225,31 @@ impl SoftDevice {
         if let Some(capture) = &mut self.capture {
             capture.write();
         }
+        self.published_sum = self.counted();
         if let Some(publisher) = &mut self.publisher {
             let frames = self.port.frame_counters().into_iter().flat_map(FrameCounters::iter);
             publisher.update(self.rnic.counters().iter().chain(frames).map(|(_, value)| value));
         }
+    }
+
+    /// The same, for who lets it rest: at once, if it has not done so for a while. When it is to do so otherwise, if it has counted anything
+    /// since.
+    pub fn publish_in_time(&mut self, now: Time) -> Option<Time> {
+        if self.counted() == self.published_sum {
+            return None;
+        }
+        let due = self.published_at.saturating_add_ns(PUBLISH_INTERVAL_NS);
+        if due > now {
+            return Some(due);
+        }
+        self.published_at = now;
+        self.publish();
+        None
+    }
+
+    /// What changes with each counter of the RNIC's.
+    fn counted(&self) -> u64 {
+        self.rnic.counters().iter().fold(0, |sum, (_, value)| sum.wrapping_add(value))
     }
 }
 

@@ -14,6 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+/// How often a device tells what it has counted.
+pub(crate) const PUBLISH_INTERVAL_NS: u64 = 50_000_000;
+
 const MAGIC: u64 = u64::from_le_bytes(*b"elvercnt");
 const VERSION: u64 = 1;
 /// Words before the values.

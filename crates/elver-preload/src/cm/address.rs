@@ -1,5 +1,6 @@
 //! Addresses as the kernel writes them.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
 use libc::{AF_INET, AF_INET6, sockaddr_in, sockaddr_in6, sockaddr_storage};
@@ -76,23 +77,26 @@ pub(crate) fn is_local(address: IpAddr) -> bool {
     !address.is_multicast() && (address.is_loopback() || leads_here(address) || is_had(address))
 }
 
-/// Where packets to an address of the host are from, as the kernel's routes say: from itself, but for loopback, where all are from the
-/// one that the interface has.
+/// Where packets to an address of the host are from, as the kernel's routes say: an interface's first address for its further ones.
 pub(crate) fn source(to: IpAddr) -> IpAddr {
-    if to.is_ipv4() && to.is_loopback() { Ipv4Addr::LOCALHOST.into() } else { to }
+    // Loopback has it though its interface is down.
+    let is_loopback = to.is_ipv4() && to.is_loopback();
+    if is_loopback { Ipv4Addr::LOCALHOST.into() } else { routed(to).unwrap_or(to) }
 }
 
 /// Whether packets to an address leave with it as their source, as those of a host to itself.
 fn leads_here(address: IpAddr) -> bool {
+    routed(address).is_ok_and(|source| source == address)
+}
+
+/// The source that the kernel's routes have for an address.
+fn routed(to: IpAddr) -> io::Result<IpAddr> {
     let any: IpAddr =
-        if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let source = || {
-        let socket = UdpSocket::bind((any, 0))?;
-        // Nothing is sent: whether anybody has the port is all the same.
-        socket.connect((address, 1))?;
-        socket.local_addr()
-    };
-    source().is_ok_and(|source| source.ip() == address)
+        if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    // Nothing is sent: whether anybody has the port is all the same.
+    socket.connect((to, 1))?;
+    Ok(socket.local_addr()?.ip())
 }
 
 /// Whether an interface has it: to an interface's further addresses the first one is the source. Where hosts have sockets bound

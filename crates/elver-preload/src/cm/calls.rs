@@ -171,7 +171,7 @@ impl Cm {
     fn resolve(&mut self, id: u32, src: Option<SocketAddr>, dst: SocketAddr) -> Result<(), c_int> {
         let own = self.address;
         let held = self.id(id)?;
-        if held.connection.is_some() || held.service.is_some() {
+        if held.dst.is_some() || held.service.is_some() {
             return Err(libc::EINVAL);
         }
         let is_datagrams = held.is_datagrams();
@@ -226,7 +226,7 @@ impl Cm {
 
     fn resolve_route(&mut self, resolve: ResolveRoute) -> Result<(), c_int> {
         let id = self.id(resolve.id)?;
-        if id.dst.is_none() {
+        if id.dst.is_none() || id.has_route {
             return Err(libc::EINVAL);
         }
         id.has_route = true;
@@ -298,7 +298,8 @@ impl Cm {
     /// CONNECT.
     fn ask_for(&mut self, command: &Command<'_>) -> Result<(), c_int> {
         let connect: Connect = command.read(std::mem::offset_of!(Connect, ece))?;
-        if self.waiting.iter().any(|(.., other)| other.id == connect.id) {
+        let asks = self.waiting.iter().any(|(.., other)| other.id == connect.id);
+        if asks || !self.id(connect.id)?.has_route {
             return Err(libc::EINVAL);
         }
         self.try_connect(command.now, command.now.saturating_add_ns(LISTENERS_COME), connect)
@@ -390,8 +391,7 @@ impl Cm {
             self.bind(listen.id, SocketAddr::new([0, 0, 0, 0].into(), 0))?;
         }
         let id = self.id(listen.id)?;
-        let (Some(at), Some(bound), None, None) = (id.src, id.bound(), id.service, id.connection)
-        else {
+        let (Some(at), Some(bound), None, None) = (id.src, id.bound(), id.service, id.dst) else {
             return Err(libc::EINVAL);
         };
         let (port_space, holds_port) = (id.port_space, id.holds_port);
@@ -451,23 +451,29 @@ impl Cm {
         if done.is_err() {
             self.id(accept.id)?.uid = before;
         }
+        if let Err(Refused::Message(_)) = done {
+            // Who cannot be accepted so is refused (`rdma_accept` of the kernel's).
+            self.refuse(command.now, accept.id, elver_cm::reason::CONSUMER, &[])?;
+        }
         done.map_err(errno)
     }
 
     fn reject(&mut self, command: &Command<'_>) -> Result<(), c_int> {
         let reject: Reject = command.whole()?;
-        let connection = self.connection(reject.id)?;
         let private = &reject.private_data[..usize::from(reject.private_data_len)];
-        if self.id(reject.id)?.is_datagrams() {
-            let now = command.now;
-            return self
-                .manager
-                .reply(now, connection, sidr::REJECTED, 0, 0, private)
-                .map_err(errno);
-        }
         let reason =
             if reject.reason == 0 { elver_cm::reason::CONSUMER } else { u16::from(reject.reason) };
-        self.manager.reject(command.now, connection, reason, private).map_err(errno)
+        self.refuse(command.now, reject.id, reason, private)
+    }
+
+    fn refuse(&mut self, now: Time, id: u32, reason: u16, private: &[u8]) -> Result<(), c_int> {
+        let connection = self.connection(id)?;
+        let done = if self.id(id)?.is_datagrams() {
+            self.manager.reply(now, connection, sidr::REJECTED, 0, 0, private)
+        } else {
+            self.manager.reject(now, connection, reason, private)
+        };
+        done.map_err(errno)
     }
 
     /// Ends a connection. What is none yet, or none any more, is left as it is (`rdma_disconnect` of the kernel's).

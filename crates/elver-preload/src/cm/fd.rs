@@ -10,11 +10,12 @@ use elver_soft::now;
 
 use crate::cm::abi::{GetEvent, Header};
 use crate::cm::command::{Command, put};
-use crate::cm::state::{Cm, Events};
+use crate::cm::parting::Parting;
+use crate::cm::state::Cm;
 use crate::engine::Engine;
-use crate::errno::{guard, set, whole};
+use crate::errno::{guard, last, set, whole};
 use crate::fork::generation;
-use crate::ring::{sleep_on, wait};
+use crate::ring::{be_cancelled, sleep_on, wait};
 use crate::rung::Rung;
 
 /// Descriptors that can be an event channel: the generation of the process that opened each, or 0. Calls
@@ -51,6 +52,7 @@ pub(crate) fn open(flags: c_int) -> Result<RawFd, c_int> {
         none => none.insert(Box::new(Cm::new(&mut state.device)?)),
     };
     engine.watch_ends(cm.ends_fd())?;
+    cm.sweep();
     let (fd, events) = Rung::new(flags).map_err(|error| error.raw_os_error())?;
     let fd = fd.into_raw_fd();
     let Some(channel) = CHANNELS.get(fd as usize) else {
@@ -86,9 +88,9 @@ extern "C" fn leave() {
 /// What becomes of what a program writes to an event channel.
 enum Answer {
     Done,
-    /// It wants an event, and none has come since the bell rang.
+    /// It wants an event, and waits for one.
     None,
-    /// The same, and the channel has ended since it was written.
+    /// It wants one of a channel that has ended since it was written.
     Ended,
 }
 
@@ -96,7 +98,7 @@ enum Answer {
 ///
 /// # Safety
 /// `bytes` is what librdmacm writes: addresses in it are of room that it has.
-unsafe fn answer(fd: RawFd, bytes: &[u8], rang: bool) -> Result<Answer, c_int> {
+unsafe fn answer(fd: RawFd, bytes: &[u8], ring: Option<u64>) -> Result<Answer, c_int> {
     const HEADER: usize = size_of::<Header>();
     let header: &[u8; HEADER] = bytes.first_chunk().ok_or(libc::EINVAL)?;
     let number = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
@@ -109,16 +111,15 @@ unsafe fn answer(fd: RawFd, bytes: &[u8], rang: bool) -> Result<Answer, c_int> {
     let engine = Engine::get()?;
     if number == GET_EVENT {
         let wanted: &[u8; size_of::<GetEvent>()] = body.first_chunk().ok_or(libc::EINVAL)?;
-        if !rang {
-            return Ok(Answer::None);
-        }
-        let event = engine.lock().cm.as_mut().ok_or(libc::EBADF)?.take(fd);
-        return match event {
-            // Another thread was faster, or the event is gone.
-            Err(libc::EAGAIN) => Ok(Answer::None),
-            Err(libc::EBADF) => Ok(Answer::Ended),
-            event => put(u64::from_ne_bytes(*wanted), room, event?).map(|()| Answer::Done),
+        let mut state = engine.lock();
+        let cm = state.cm.as_mut().ok_or(libc::EBADF)?;
+        let event = match cm.next(fd, ring) {
+            // As long as nobody else has this in hand the descriptor is the channel's.
+            Err(libc::EAGAIN) if !is_nonblocking(fd) => return Ok(Answer::None),
+            Err(libc::EBADF) => return Ok(Answer::Ended),
+            event => event?,
         };
+        return put(u64::from_ne_bytes(*wanted), room, event).map(|()| Answer::Done);
     }
     let mut state = engine.lock();
     let state = &mut *state;
@@ -131,11 +132,30 @@ unsafe fn answer(fd: RawFd, bytes: &[u8], rang: bool) -> Result<Answer, c_int> {
     done.map(|()| Answer::Done)
 }
 
-/// Whether a program made a descriptor nonblocking; not one that it has closed.
+/// Whether a program made a descriptor nonblocking.
 fn is_nonblocking(fd: c_int) -> bool {
     // SAFETY: it is asked for flags, and may be no descriptor.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     flags != -1 && flags & libc::O_NONBLOCK != 0
+}
+
+/// Whether what a program writes asks for an event.
+fn asks_for_event(bytes: &[u8]) -> bool {
+    bytes.first_chunk() == Some(&GET_EVENT.to_ne_bytes())
+}
+
+/// What becomes of who waits for an event of a channel that another thread has closed; an errno. The kernel's call holds its file, and
+/// waits on for what nobody tells any more.
+#[cold]
+fn bereft(fd: RawFd) -> c_int {
+    let parting = whole(None, || Engine::get().ok()?.lock().cm.as_ref()?.parting(fd));
+    match parting {
+        Some(Parting::Nonblocking) => libc::EAGAIN,
+        // A signal has ended the wait, which began again (`SA_RESTART`) where there is no descriptor any more.
+        Some(Parting::Awaited) => libc::EBADF,
+        // It was about to wait.
+        Some(Parting::Unawaited) | None => sleep_on(),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -144,90 +164,96 @@ unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, count: usize)
         // SAFETY: the contract of `write`(2).
         return unsafe { libc::syscall(libc::SYS_write, fd, bytes, count) as isize };
     }
-    let (mut rang, mut nonblocking) = (false, false);
-    loop {
-        let done = whole(Err(libc::EIO), || {
-            if bytes.is_null() {
-                return Err(libc::EFAULT);
-            }
-            // SAFETY: the contract of `write`(2), and of the device.
-            let answer =
-                unsafe { answer(fd, std::slice::from_raw_parts(bytes.cast(), count), rang)? };
-            if !rang && matches!(answer, Answer::None) {
-                nonblocking = is_nonblocking(fd);
-            }
-            Ok(answer)
-        });
-        let error = match done {
+    if bytes.is_null() {
+        set(libc::EFAULT);
+        return -1;
+    }
+    // SAFETY: the contract of `write`(2).
+    let bytes: &[u8] = unsafe { std::slice::from_raw_parts(bytes.cast(), count) };
+    if asks_for_event(bytes) {
+        be_cancelled();
+    }
+    let mut ring = None;
+    let error = loop {
+        // SAFETY: the contract of the device.
+        let done = whole(Err(libc::EIO), || unsafe { answer(fd, bytes, ring) });
+        let waited = match done {
             Ok(Answer::Done) => return count as isize,
             Ok(Answer::None) => wait(fd),
-            Ok(Answer::Ended) => libc::EBADF,
-            Err(error) => {
-                set(error);
-                return -1;
-            }
+            Ok(Answer::Ended) => Err(libc::EBADF),
+            Err(error) => break error,
         };
-        match error {
-            0 => rang = true,
-            // Another thread has closed it since: the kernel's call holds its file, and waits on for what nobody tells any more.
-            libc::EBADF => {
-                set(if nonblocking { libc::EAGAIN } else { sleep_on() });
-                return -1;
-            }
-            error => {
-                set(error);
-                return -1;
-            }
+        match waited {
+            Ok(rang) => ring = Some(rang),
+            Err(libc::EBADF) => break bereft(fd),
+            Err(error) => break error,
         }
-    }
+    };
+    set(error);
+    -1
 }
 
-/// Ends a channel whose descriptor is closed next, or another file's; what is to go behind that.
+/// Ends a channel, whose descriptor a call is to close or to make another file's; what that comes to. Nobody finds the one without the
+/// other.
 #[cold]
-fn ended(fd: c_int) -> Option<Events> {
-    let mut ended = None;
-    let is_own = whole(true, || {
+fn end(fd: c_int, call: impl Fn() -> c_int) -> c_int {
+    whole(-1, || {
         let inherited = is_inherited(fd);
         let engine = Engine::get();
         if engine.is_ok_and(|engine| !engine.is_of_this_process()) {
             // A child of `vfork` has its parent's memory, and descriptors of its own.
-            return false;
+            return call();
         }
-        if let (Ok(engine), false) = (engine, inherited) {
-            let mut state = engine.lock();
-            let state = &mut *state;
+        let mut state = engine.ok().filter(|_| !inherited).map(Engine::lock);
+        let mut closing = None;
+        if let Some(state) = &mut state {
+            let state = &mut **state;
             if let Some(cm) = &mut state.cm {
-                ended = cm.close(now(), fd);
+                closing = cm.close(now(), fd);
                 cm.step(&mut state.device, now());
                 elver_verbs::Device::progress(&mut state.device);
             }
         }
-        true
-    });
-    if is_own {
-        // Until here who asks for an event sleeps on. Behind it the descriptor is the kernel's, which closes it next.
         CHANNELS[fd as usize].store(0, Ordering::Relaxed);
-    }
-    ended
+        let nonblocking = is_nonblocking(fd);
+        let called = call();
+        let error = last();
+        if let Some(cm) = state.as_mut().and_then(|state| state.cm.as_mut())
+            && let Some(closing) = closing
+        {
+            cm.part(fd, closing, nonblocking);
+        }
+        set(error);
+        called
+    })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
-    let _ended = is_channel(fd).then(|| ended(fd));
+/// Closes a descriptor.
+fn close_one(fd: c_int) -> c_int {
     // SAFETY: the contract of `close`(2).
     unsafe { libc::syscall(libc::SYS_close, fd) as c_int }
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if is_channel(fd) { end(fd, || close_one(fd)) } else { close_one(fd) }
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // With flags none is closed, or none of other threads'.
-    let mut all = Vec::new();
     if flags == 0 && HAS_CHANNELS.load(Ordering::Relaxed) {
         let most = last.min(CHANNELS.len() as c_uint - 1);
-        let channels = (first..=most).map(|fd| fd as c_int).filter(|fd| is_channel(*fd));
-        all.extend(channels.filter_map(ended));
+        let all = (first..=most).map(|fd| fd as c_int).filter(|fd| is_channel(*fd));
+        all.for_each(|fd| _ = end(fd, || close_one(fd)));
         // What the call closes as well is not to be closed once more behind it: its number may be another file's by then.
-        all.retain(|events| !(first..=last).contains(&(events.own() as c_uint)));
+        whole((), || {
+            let engine = Engine::get().ok().filter(|engine| engine.is_of_this_process());
+            if let Some(cm) = engine.map(Engine::lock).as_mut().and_then(|state| state.cm.as_mut())
+            {
+                cm.wake_sleepers(|fd| (first..=last).contains(&(fd as c_uint)));
+            }
+        });
     }
     // SAFETY: the contract of `close_range`(2).
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) as c_int }
@@ -239,30 +265,29 @@ unsafe extern "C" fn closefrom(first: c_int) {
     unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
 }
 
-/// Ends a channel whose descriptor becomes a copy of another.
-fn copied(from: c_int, to: c_int) -> Option<Events> {
+/// Makes a descriptor a copy of another, by `call`, and ends the channel that it was.
+fn copied(from: c_int, to: c_int, call: impl Fn() -> c_int) -> c_int {
     // SAFETY: it is asked for flags, and may be no descriptor.
     let copies = || from != to && unsafe { libc::fcntl(from, libc::F_GETFD) } != -1;
-    if is_channel(to) && copies() { ended(to) } else { None }
+    if is_channel(to) && copies() { end(to, call) } else { call() }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    let _ended = (flags & !libc::O_CLOEXEC == 0).then(|| copied(from, to));
     // SAFETY: the contract of `dup3`(2).
-    unsafe { libc::syscall(libc::SYS_dup3, from, to, flags) as c_int }
+    let call = || unsafe { libc::syscall(libc::SYS_dup3, from, to, flags) as c_int };
+    if flags & !libc::O_CLOEXEC == 0 { copied(from, to, call) } else { call() }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
-    let _ended = copied(from, to);
     // Not every machine has a call for it.
     if from == to {
         // SAFETY: it is asked for flags, and may be no descriptor.
         return if unsafe { libc::fcntl(from, libc::F_GETFD) } == -1 { -1 } else { to };
     }
     // SAFETY: the contract of `dup2`(2).
-    unsafe { libc::syscall(libc::SYS_dup3, from, to, 0) as c_int }
+    copied(from, to, || unsafe { libc::syscall(libc::SYS_dup3, from, to, 0) as c_int })
 }
 
 /// Makes what `fstat` says of a channel what it says of the device.

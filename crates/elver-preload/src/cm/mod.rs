@@ -12,5 +12,6 @@ mod drawn;
 mod ends;
 pub(crate) mod fd;
 mod multicast;
+mod parting;
 mod ports;
 pub(crate) mod state;

@@ -21,6 +21,7 @@ use crate::cm::bound::Bound;
 use crate::cm::carrier::Carrier;
 use crate::cm::drawn::Drawn;
 use crate::cm::ends::{Ends, Watch};
+use crate::cm::parting::{Closing, Parting, Partings};
 use crate::cm::ports::Claim;
 use crate::device::node_guid;
 use crate::fork::close_in_child;
@@ -173,6 +174,7 @@ pub(crate) struct Cm {
     /// Who speaks for this process when it is killed.
     keeper: Option<Farewells>,
     channels: HashMap<RawFd, Events>,
+    partings: Partings,
     pub(crate) ids: HashMap<u32, CmId>,
     by_connection: HashMap<Id, u32>,
     listeners: HashMap<Service, u32>,
@@ -206,6 +208,7 @@ impl Cm {
             manager,
             keeper: keeper(device.address()),
             channels: HashMap::new(),
+            partings: Partings::default(),
             ids: HashMap::new(),
             by_connection: HashMap::new(),
             listeners: HashMap::new(),
@@ -238,6 +241,7 @@ impl Cm {
     }
 
     pub(crate) fn open(&mut self, program: RawFd, events: Events) {
+        self.partings.forget(program);
         self.channels.insert(program, events);
     }
 
@@ -246,11 +250,31 @@ impl Cm {
         self.channels.contains_key(&channel)
     }
 
-    /// A channel that a program closes, and all that it had.
-    /// It is to go when the program's descriptor has: who waits by that would hear that nobody rings any more.
-    pub(crate) fn close(&mut self, now: Time, channel: RawFd) -> Option<Events> {
+    /// Ends a channel that a program closes, and all that it had. What is left goes by [`Cm::part`], when the program's descriptor has:
+    /// who waits by that would hear that nobody rings any more.
+    pub(crate) fn close(&mut self, now: Time, channel: RawFd) -> Option<Closing> {
         self.end_ids(now, channel);
-        self.channels.remove(&channel)
+        self.channels.remove(&channel).map(|events| Closing::new(events.into_bell()))
+    }
+
+    /// Lets go of a channel whose descriptor is closed.
+    pub(crate) fn part(&mut self, channel: RawFd, closing: Closing, nonblocking: bool) {
+        self.partings.add(channel, closing, nonblocking);
+    }
+
+    /// How a channel that is none any more has ended.
+    pub(crate) fn parting(&self, channel: RawFd) -> Option<Parting> {
+        self.partings.of(channel)
+    }
+
+    /// Lets go of what nobody sleeps by any more.
+    pub(crate) fn sweep(&mut self) {
+        self.partings.sweep();
+    }
+
+    /// Has those sleep by no bell any more, who slept on as their channel was closed, whose ends are such descriptors.
+    pub(crate) fn wake_sleepers(&mut self, are: impl Fn(RawFd) -> bool) {
+        self.partings.close(are);
     }
 
     fn end_ids(&mut self, now: Time, channel: RawFd) {
@@ -374,10 +398,14 @@ impl Cm {
         Ok(reported)
     }
 
-    /// Takes a channel's oldest event.
-    pub(crate) fn take(&mut self, channel: RawFd) -> Result<EventResp, c_int> {
+    /// Takes a channel's oldest event, by a ring that was taken or by the next.
+    pub(crate) fn next(&mut self, channel: RawFd, ring: Option<u64>) -> Result<EventResp, c_int> {
         let channel = self.channels.get_mut(&channel).ok_or(libc::EBADF)?;
-        let mut event = channel.pop().ok_or(libc::EAGAIN)?;
+        let event = match ring {
+            Some(ring) => channel.pop(ring),
+            None => channel.next(),
+        };
+        let mut event = event.ok_or(libc::EAGAIN)?;
         // A group's events are its id's too: librdmacm counts both, and waits for both.
         if let Some(joined) = event.group.and_then(|group| self.joined.get_mut(&group)) {
             joined.reported += 1;

@@ -96,6 +96,10 @@ impl Now {
 }
 
 impl Meeting<'_> {
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
+    }
+
     /// Waits, while it is asked, until it is known by what it asked itself; that may come to nothing.
     pub(crate) fn await_asker<T>(
         &self,

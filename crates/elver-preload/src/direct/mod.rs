@@ -16,6 +16,7 @@ mod objects;
 mod peer;
 mod run;
 mod shunned;
+mod socket;
 mod table;
 mod taking;
 mod told;

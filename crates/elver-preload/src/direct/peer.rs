@@ -250,11 +250,11 @@ impl Peer {
         peer.open()
     }
 
-    /// The same, of a process that asked; the one with an address is met if `begin` says so, until what that gives goes.
-    pub(crate) fn answer<M>(
+    /// The same, of a process that asked; the one with an address is met if `begin` says so.
+    pub(crate) fn answer(
         socket: Unshared,
         own: &Own<'_>,
-        begin: impl FnOnce(IpAddr) -> Option<M>,
+        begin: impl FnOnce(IpAddr) -> bool,
         admit: impl FnOnce(Peer) -> Result<Arc<Peer>, Refusal>,
     ) -> Result<Arc<Peer>, Refusal> {
         let pid = authenticate(&socket)?;
@@ -264,10 +264,10 @@ impl Peer {
             let _ = send(&socket, &MAGIC.to_ne_bytes(), SendFlags::NOSIGNAL);
         }
         let greeting = heard?;
-        let Some(_meeting) = begin(greeting.address) else {
+        if !begin(greeting.address) {
             let _ = send(&socket, CROSSED, SendFlags::NOSIGNAL);
             return Err(Refusal::Crossed);
-        };
+        }
         let (lane, file) = Lane::new()?;
         let peer = admit(Peer::new(socket, pid, lane, greeting)?)?;
         greet(&peer.socket, own, file)?;

@@ -56,7 +56,7 @@ impl Hub {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use super::super::hub::tests::two;
+    use super::super::hub::watch::tests::two;
     use super::*;
 
     #[test]

@@ -239,6 +239,49 @@ static void room(void)
 	CODE(ibv_destroy_qp(event.element.qp), 0);
 }
 
+/* A program that reads a completion channel's descriptor itself has the event, as from the kernel: the CQ, once. */
+static void reads(void)
+{
+	struct ibv_cq *first = cq, *of;
+	void *context;
+	uint64_t taken[4];
+	int edge = set_of(channel->fd, EPOLLIN | EPOLLET);
+	for (int round = 0; round < 300; round++) {
+		completes();
+		CODE(edges(edge), EPOLLIN);
+		CODE(polled(channel->fd), POLLIN);
+		CODE(read(channel->fd, taken, 8), 8);
+		CODE(taken[0] == (uintptr_t)first, 1);
+		CODE(polled(channel->fd) | edges(edge), 0);
+		/* Whoever asks for the next has that. */
+		if (round % 2) {
+			completes();
+			completes();
+			CODE(edges(edge), EPOLLIN);
+			CODE(take_completion() | take_completion(), 0);
+			CODE(polled(channel->fd), 0);
+		}
+		ibv_ack_cq_events(first, 1);
+	}
+	/* What was read of one keeps no event of another back, also where the first goes. */
+	MADE(cq, ibv_create_cq(ctx, 1, &cq, channel, 0));
+	completes();
+	CODE(polled(channel->fd), POLLIN);
+	CODE(ibv_destroy_cq(first), 0);
+	CODE(polled(channel->fd), POLLIN);
+	CODE(take_completion(), 0);
+	CODE(polled(channel->fd), 0);
+	for (int round = 0; round < 3; round++) {
+		completes();
+		CODE(polled(channel->fd), POLLIN);
+		CODE(ibv_get_cq_event(channel, &of, &context), 0);
+		CODE(of == cq, 1);
+		ibv_ack_cq_events(of, 1);
+	}
+	CODE(polled(channel->fd), 0);
+	CODE(close(edge), 0);
+}
+
 int main(int count, char **words)
 {
 	struct ibv_device **list;
@@ -258,7 +301,9 @@ int main(int count, char **words)
 	else if (count > 1 && !strcmp(words[1], "connections")) {
 		descriptor(events->fd, resolves, take_resolved);
 		many(events->fd, resolves, take_resolved);
-	} else
+	} else if (count > 1 && !strcmp(words[1], "reads"))
+		reads();
+	else
 		room();
 	CODE(ibv_destroy_cq(cq) | ibv_destroy_comp_channel(channel), 0);
 	printf("%d checks, %d failures\n", checks, failures);

@@ -7,8 +7,11 @@
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
+#include <signal.h>
 #include <stdint.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -162,21 +165,34 @@ static void over(void)
 	CODE(next(servers, RDMA_CM_EVENT_TIMEWAIT_EXIT).id == other, 1);
 }
 
-/* Who asks for an address of loopback and names none itself is told to have 127.0.0.1, and so is the other end. */
-static void sources(void)
+static void source(const char *asked, const char *from)
 {
-	struct rdma_cm_id *listens = listener("127.0.0.5", 0, 8), *id = asks("127.0.0.5", port_of(listens));
+	struct rdma_cm_id *listens = listener(asked, 0, 8), *id = asks(asked, port_of(listens));
 	struct sockaddr_in *own = (struct sockaddr_in *)rdma_get_local_addr(id);
-	CODE(ntohl(own->sin_addr.s_addr) == INADDR_LOOPBACK, 1);
+	CODE(own->sin_addr.s_addr == at(from, 0).sin_addr.s_addr, 1);
 	struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
 	struct sockaddr_in *there = (struct sockaddr_in *)rdma_get_peer_addr(request);
-	CODE(ntohl(there->sin_addr.s_addr) == INADDR_LOOPBACK, 1);
+	CODE(there->sin_addr.s_addr == at(from, 0).sin_addr.s_addr, 1);
 	CODE(there->sin_port == own->sin_port, 1);
 	own = (struct sockaddr_in *)rdma_get_local_addr(request);
-	CODE(own->sin_addr.s_addr == at("127.0.0.5", 0).sin_addr.s_addr, 1);
+	CODE(own->sin_addr.s_addr == at(asked, 0).sin_addr.s_addr, 1);
 	CODE(rdma_destroy_id(request), 0);
 	CODE(next(clients, RDMA_CM_EVENT_REJECTED).id == id, 1);
 	CODE(rdma_destroy_id(id) | rdma_destroy_id(listens), 0);
+}
+
+/* Who asks for an address of loopback and names none itself is told to have 127.0.0.1, and so is the other end. */
+static void sources(void)
+{
+	source("127.0.0.5", "127.0.0.1");
+}
+
+/* Where an interface has several addresses of one network, who asks for any is told to have the first, as the routes say. */
+static void further(void)
+{
+	const char *first = getenv("FIRST"), *second = getenv("SECOND");
+	source(second, first);
+	source(first, first);
 }
 
 static void addresses(void)
@@ -612,16 +628,204 @@ static void closes(void)
 	}
 }
 
+/* A call that fails, with an errno; or does not. */
+#define FAILS(call, error) \
+	do { \
+		errno = 0; \
+		check(#call, (call) ? errno : 0, error); \
+	} while (0)
+
+/* What an id is not ready for, or any more, is refused, as the kernel's `rdma_cm` does. */
+static void steps(void)
+{
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8), *id = id_on(clients);
+	struct sockaddr_in to = at("127.0.0.1", port_of(listens)), own = at("127.0.0.1", 0);
+	struct rdma_conn_param param = { .retry_count = 7, .qp_num = 0x111 };
+	FAILS(rdma_bind_addr(listens, (struct sockaddr *)&own), EINVAL);
+	FAILS(rdma_listen(listens, 8), EINVAL);
+	FAILS(rdma_resolve_addr(listens, NULL, (struct sockaddr *)&to, 1000), EINVAL);
+	FAILS(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000), 0);
+	next(clients, RDMA_CM_EVENT_ADDR_RESOLVED);
+	FAILS(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000), EINVAL);
+	FAILS(rdma_bind_addr(id, (struct sockaddr *)&own), EINVAL);
+	FAILS(rdma_listen(id, 8), EINVAL);
+	FAILS(rdma_connect(id, &param), EINVAL);
+	FAILS(rdma_resolve_route(id, 1000), 0);
+	next(clients, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	FAILS(rdma_resolve_route(id, 1000), EINVAL);
+	FAILS(rdma_disconnect(id), EINVAL);
+	FAILS(rdma_connect(id, &param), 0);
+	FAILS(rdma_connect(id, &param), EINVAL);
+	struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+	FAILS(rdma_connect(request, &param), EINVAL);
+	FAILS(rdma_listen(request, 8), EINVAL);
+	accepted(request, id);
+	FAILS(rdma_accept(request, &param), EINVAL);
+	FAILS(rdma_resolve_route(id, 1000), EINVAL);
+	CODE(rdma_destroy_id(request), 0);
+	next(clients, RDMA_CM_EVENT_DISCONNECTED);
+	CODE(rdma_destroy_id(id) | rdma_destroy_id(listens), 0);
+}
+
+/* Private data: as much as there is room for, and what is too much refuses who was to be accepted. */
+static void private(void)
+{
+	static const char bytes[256] = { 1 };
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8), *id = id_on(clients);
+	struct sockaddr_in to = at("127.0.0.1", port_of(listens));
+	struct rdma_conn_param param = { .retry_count = 7, .qp_num = 0x111, .private_data = bytes, .private_data_len = 57 };
+	CODE(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000), 0);
+	next(clients, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CODE(rdma_resolve_route(id, 1000), 0);
+	next(clients, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	FAILS(rdma_connect(id, &param), EINVAL);
+	param.private_data_len = 56;
+	FAILS(rdma_connect(id, &param), 0);
+	struct rdma_cm_event asked = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST);
+	CODE(asked.param.conn.private_data_len, 56);
+	FAILS(rdma_reject(asked.id, bytes, 149), EINVAL);
+	param.private_data_len = 197;
+	FAILS(rdma_accept(asked.id, &param), EINVAL);
+	struct rdma_cm_event told = next(clients, RDMA_CM_EVENT_REJECTED);
+	CODE(told.status, 28);
+	param.private_data_len = 196;
+	FAILS(rdma_accept(asked.id, &param), EINVAL);
+	CODE(rdma_destroy_id(asked.id) | rdma_destroy_id(id) | rdma_destroy_id(listens), 0);
+}
+
+/* In a program of its own: connects, and is killed at once. */
+static void dies(void)
+{
+	struct rdma_cm_id *id = asks("127.0.0.1", atoi(getenv("PORT")));
+	CODE(next(clients, RDMA_CM_EVENT_CONNECT_RESPONSE).id == id, 1);
+	CODE(rdma_establish(id), 0);
+	kill(getpid(), SIGKILL);
+}
+
+enum { DEATHS = 60 };
+
+/* What who is killed has said before is heard before that it has ended. */
+static void dying(void)
+{
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8);
+	char number[16];
+	snprintf(number, sizeof(number), "%u", port_of(listens));
+	setenv("PORT", number, 1);
+	for (int round = 0; round < DEATHS; round++) {
+		int status;
+		pid_t pid = fork();
+		if (pid == 0) {
+			execl("/proc/self/exe", "cm", "dies", NULL);
+			_exit(127);
+		}
+		struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+		struct rdma_conn_param param = { .qp_num = 0x222 };
+		CODE(rdma_accept(request, &param), 0);
+		CODE(next(servers, RDMA_CM_EVENT_ESTABLISHED).id == request, 1);
+		CODE(next(servers, RDMA_CM_EVENT_DISCONNECTED).id == request, 1);
+		CODE(rdma_destroy_id(request), 0);
+		CODE(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status), 1);
+	}
+	CODE(rdma_destroy_id(listens), 0);
+}
+
+/* Whether a thread is in the midst of a system call. */
+static int is_in(pid_t thread, long call)
+{
+	char name[64], line[256] = "";
+	snprintf(name, sizeof name, "/proc/self/task/%d/syscall", thread);
+	FILE *stat = fopen(name, "r");
+	int is_in = stat && fgets(line, sizeof line, stat) && *line != 'r' && atol(line) == call;
+	if (stat)
+		fclose(stat);
+	return is_in;
+}
+
+/* Starts a thread that waits for an event of a new channel, and sleeps. */
+static pthread_t sleeper(void)
+{
+	pthread_t thread;
+	waiter = told = 0;
+	MADE(closing, rdma_create_event_channel());
+	CODE(pthread_create(&thread, NULL, waits, NULL), 0);
+	while (!waiter || !is_in(waiter, SYS_read) || !sleeps(waiter))
+		sched_yield();
+	return thread;
+}
+
+/* A signal at the very moment in which a channel is closed ends the wait of who sleeps on, each by itself; where the call begins again
+   behind a handler, there is no descriptor any more. */
+static void interrupted(void)
+{
+	for (int round = 0, first = 0; round < CLOSED; round++) {
+		struct sigaction handled = { .sa_handler = nothing, .sa_flags = round % 2 ? SA_RESTART : 0 };
+		CODE(sigaction(SIGUSR1, &handled, NULL), 0);
+		pthread_t thread = sleeper();
+		int fd = closing->fd;
+		CODE(close(fd), 0);
+		CODE(pthread_kill(thread, SIGUSR1), 0);
+		CODE(pthread_join(thread, NULL), 0);
+		CODE(told, round % 2 ? EBADF : EINTR);
+		free(closing);
+		/* What kept it asleep goes with the next one. */
+		first = first ? first : fd;
+		CODE(fd <= first + 2, 1);
+	}
+}
+
+static _Atomic int asked;
+
+static void *asks_on(void *unused)
+{
+	struct rdma_cm_event *event;
+	waiter = gettid();
+	do {
+		CODE(rdma_get_cm_event(closing, &event), -1);
+		asked++;
+	} while (errno == EAGAIN);
+	told = errno;
+	return NULL;
+}
+
+/* Where a channel that does not wait becomes another file, nobody waits by that or reads it. */
+static void becomes(void)
+{
+	for (int round = 0; round < CLOSED; round++) {
+		int ends[2], left;
+		pthread_t thread;
+		waiter = told = asked = 0;
+		MADE(closing, rdma_create_event_channel());
+		int fd = closing->fd;
+		CODE(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+		CODE(pipe(ends), 0);
+		CODE(write(ends[1], "nobody's", 8), 8);
+		CODE(pthread_create(&thread, NULL, asks_on, NULL), 0);
+		while (asked < 10 + round % 10)
+			;
+		CODE(dup2(ends[0], fd), fd);
+		while (!told && !is_in(waiter, SYS_pause) && !is_in(waiter, SYS_read))
+			sched_yield();
+		CODE(told, EBADF);
+		CODE(ioctl(ends[0], FIONREAD, &left), 0);
+		CODE(left, 8);
+		if (!told)
+			exit(1);
+		CODE(pthread_join(thread, NULL), 0);
+		CODE(close(fd) | close(ends[0]) | close(ends[1]), 0);
+		free(closing);
+	}
+}
+
 int main(int count, char **words)
 {
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses }, { "sources", sources },
+	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses }, { "sources", sources }, { "further", further },
 		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
 		      { "loopback", loopback },
 		      { "forks", forks },
-		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "migrates", migrates } };
+		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "interrupted", interrupted }, { "becomes", becomes }, { "migrates", migrates }, { "steps", steps }, { "private", private }, { "dies", dies }, { "dying", dying } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
 	for (size_t which = 0; which < sizeof(cases) / sizeof(cases[0]); which++)

@@ -6,6 +6,7 @@ use elver_wire::{Flow, IpId};
 use super::SoftDevice;
 use crate::clock::now;
 use crate::inlet::{Inlet, hand};
+use crate::publish::PUBLISH_INTERVAL_NS;
 use crate::transmit::Send;
 use crate::udp::HOP_LIMIT_HIDDEN;
 
@@ -24,8 +25,6 @@ const LINK_INTERVAL_NS: u64 = 5_000;
 const LINK_QUIET: u32 = 16;
 /// Looks at the socket in a row that found something before what gives way is sent all the same.
 const HELD_MAX: u32 = 4;
-/// How often the counters are published.
-const PUBLISH_INTERVAL_NS: u64 = 50_000_000;
 
 impl SoftDevice {
     /// Whether something came past the link, which [`SoftDevice::as_fd`] does not tell of.

@@ -4,6 +4,7 @@
 mod beside;
 mod clock;
 mod common;
+mod counters;
 mod frames;
 mod frames_tap;
 mod intake;

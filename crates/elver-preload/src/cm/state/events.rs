@@ -6,26 +6,37 @@ use std::net::{IpAddr, SocketAddr};
 
 use elver_cm::{Answer, Event, Id, Request, Service, reason};
 use elver_soft::SoftDevice;
-use elver_verbs::{Gid, Time};
-use elver_wire::cm::IpHeader;
+use elver_verbs::{Device as _, Gid, Time};
+use elver_wire::cm::{IpHeader, Mad, Message};
 
 use super::{Cm, CmId, Kind, Link, to};
 use crate::cm::abi::{self, ConnParam, EventResp, Plain};
 use crate::cm::address::is_local;
 
 impl Cm {
-    /// Ends what is connected with processes that have ended.
-    pub(crate) fn end_orphans(&mut self, now: Time) {
-        for peer in self.ends.take() {
+    /// Ends what is connected with processes that have ended, once all is heard that they said before.
+    pub(crate) fn end_orphans(&mut self, device: &mut SoftDevice, now: Time) {
+        let mut ended = self.ends.take();
+        device.progress();
+        self.hear(device, now, &mut ended);
+        for peer in ended {
             self.manager.gone(now, peer);
         }
     }
 
     /// Takes what arrived on QP 1.
     pub(crate) fn arrived(&mut self, device: &mut SoftDevice, now: Time) {
+        self.hear(device, now, &mut Vec::new());
+    }
+
+    fn hear(&mut self, device: &mut SoftDevice, now: Time, ended: &mut Vec<IpAddr>) {
         for (peer, bytes) in self.carrier.take(device) {
-            if self.ends.has_ended(peer) {
-                self.manager.gone(now, peer);
+            // Who asks may be another one, that has the address by now.
+            if asks(&bytes) {
+                let known = ended.iter().position(|one| *one == peer);
+                if known.map(|at| ended.swap_remove(at)).is_some() || self.ends.has_ended(peer) {
+                    self.manager.gone(now, peer);
+                }
             }
             self.manager.receive(now, peer, &bytes);
         }
@@ -263,6 +274,12 @@ fn is_credible(own: IpAddr, peer: IpAddr, header: &IpHeader) -> bool {
     }
     let needs_local = dst.is_loopback() || is_own(src);
     !needs_local || is_own(peer)
+}
+
+/// Whether a message begins something.
+fn asks(bytes: &[u8]) -> bool {
+    let message = Mad::parse(bytes).map(|mad| mad.message);
+    matches!(message, Ok(Message::Req(_) | Message::SidrReq { .. }))
 }
 
 /// Fills in the connection's form of what goes with an event.
