@@ -239,10 +239,6 @@ pub(crate) struct Entry {
     /// It stands in the list of those that may have something.
     listed: bool,
     state: QpState,
-    /// It was never being connected.
-    is_new: bool,
-    /// Its first connect is under way: what is posted goes when it is connected, and fails with the connect.
-    posts_early: bool,
     signal_all: bool,
     confirm_sends: bool,
     sends: Sends,

@@ -51,8 +51,8 @@ impl Session {
 
     /// Opens a session as [`Session::connect_with`], and with it its first VQP, which is being connected: the
     /// node makes both in one turn, and looks the peer up while this process maps the session's memory. What
-    /// else is needed, memory for one, is best made before the connect's end is waited for, and send WRs may be posted
-    /// before it: they go when the VQP is connected, and fail if it is not. The session is [`Vqp::session`].
+    /// else is needed, memory for one, is best made before the connect's end is waited for. The session is
+    /// [`Vqp::session`].
     ///
     /// # Errors
     /// As [`Session::connect_with`] and [`Session::create_vqp`]; of the connect, [`Connecting`] tells.

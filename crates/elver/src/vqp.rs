@@ -120,8 +120,7 @@ impl Vqp {
         self.qconnect_start(gid, port, options)?.wait(None)
     }
 
-    /// Begins to connect, and does not wait. While a VQP is connected for the first time send WRs may be posted: they go when
-    /// it is connected, and fail if it is not.
+    /// Begins to connect, and does not wait.
     ///
     /// # Errors
     /// [`Error::NodeGone`]; what becomes of the connect, [`Connecting`] tells.

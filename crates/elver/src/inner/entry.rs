@@ -24,8 +24,6 @@ impl Entry {
             cq: None,
             listed: false,
             state,
-            is_new: true,
-            posts_early: false,
             signal_all: options.sq_sig_all,
             confirm_sends: options.confirm_sends,
             sends: Sends::new(),
@@ -35,12 +33,6 @@ impl Entry {
             // The node says it of one that a message, or a parent, has connected.
             way: Way::Unknown,
         }
-    }
-
-    /// One that is being connected from its beginning.
-    pub(super) fn dialled(handle: Weak<Handle>, options: &VqpOptions) -> Entry {
-        let new = Entry::new(handle, QpState::Init, options);
-        Entry { is_new: false, posts_early: true, ..new }
     }
 
     /// Its completions go to a CQ.
@@ -100,8 +92,7 @@ impl Entry {
         }
     }
 
-    /// A connect is asked for: until the node has answered nothing can be posted, but where it is the first. Of another one
-    /// it may say that it does not begin, and what was posted would go where the VQP is connected to.
+    /// A connect is asked for: until the node has answered nothing can be posted.
     pub(super) fn begin_connect(&mut self, is_own_node: bool) -> Before {
         let before = Before {
             state: std::mem::replace(&mut self.state, QpState::Init),
@@ -109,20 +100,13 @@ impl Entry {
             failure_told: self.failure_told,
             way: self.way,
         };
-        self.posts_early = std::mem::take(&mut self.is_new);
         self.goes_to(is_own_node);
         before
     }
 
     /// How the connect ended.
     pub(super) fn end_connect(&mut self, outcome: &Outcome, before: Option<Before>) {
-        let posted_early = std::mem::take(&mut self.posts_early);
         match (outcome, before) {
-            // What was posted meanwhile is outstanding, and nothing else.
-            (Outcome::Connected(_), _) if posted_early => {
-                self.state = QpState::Rts;
-                return;
-            }
             // It was not begun: WRs are outstanding.
             (Outcome::Refused { code: RefusalCode::State, .. }, Some(before)) => {
                 let Before { state, failure, failure_told, way } = before;

@@ -160,7 +160,7 @@ impl Entry {
         regions: &mut Regions,
     ) -> Result<(), PostError> {
         let (qp_type, opcode) = (QpType::Rc, wr.op.opcode());
-        if self.state != QpState::Rts && !self.posts_early {
+        if self.state != QpState::Rts {
             return Err(PostError::State { qp_type, state: self.state });
         }
         if self.sends.posted - self.sends.completed >= u64::from(self.max_send_wr) {

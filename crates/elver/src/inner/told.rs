@@ -268,7 +268,7 @@ fn answered(
     awaited[at].outcome = Some(outcome);
     if let (&Answer::Vqp(vqp), Some(options)) = (answer, creates) {
         // What is told of it next may come before anybody has looked.
-        vqps.insert(vqp, Entry::dialled(Weak::new(), &options));
+        vqps.insert(vqp, Entry::new(Weak::new(), QpState::Init, &options));
         let connect = awaited.iter_mut().find(|awaited| awaited.request == First::CONNECT);
         if let Some(connect) = connect {
             connect.connects = Some(vqp);

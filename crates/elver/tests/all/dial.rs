@@ -4,8 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use elver::{
-    ConnectOptions, Destination, Error, Gid, Limits, Payload, RefusalCode, SendOp, SendWr, Session,
-    SessionOptions, Via, VqpOptions, VqpState, Wc, WcStatus,
+    Destination, Error, Gid, Limits, RefusalCode, SendOp, Session, SessionOptions, Via, VqpOptions,
 };
 use elver_portal::{
     Answer, Command, Listener, Message, NodeEnd, Received, Request, Scratch, Socket, Welcome, memfd,
@@ -49,79 +48,6 @@ fn a_session_comes_with_its_first_vqp() {
     drop((vqp, other, local));
     session.close().unwrap();
     assert_eq!(held(), 0);
-}
-
-/// Each had to wait for the connect's end, and the node for each: a turn more where both share a core.
-#[test]
-fn what_is_posted_while_a_vqp_is_dialled_goes_when_it_is_connected() {
-    let (_meta, node) = cluster(238, |_| {});
-    let third = PLACE.member(238, 3, |_| {});
-    let there = session_at(&third);
-    let remote = there.alloc(4096, ALL).unwrap();
-    remote.write(0, b"other node").unwrap();
-    let options = VqpOptions { max_send_wr: 2, ..VqpOptions::default() };
-    let to = Destination { options, ..Destination::new(third.gid) };
-    let (vqp, connecting) = dial(&node, &to).unwrap();
-    let local = vqp.session().alloc(64, ALL).unwrap();
-    let sges = [local.sge(0, 10)];
-    let read = |id| wr(id, SendOp::Read(remote.remote(0)), &sges);
-    vqp.post_send(&[read(1), read(2)]).unwrap();
-    let full = vqp.post_send(&[read(3)]).unwrap_err();
-    assert!(matches!(full.error, Error::QueueFull { capacity: 2, .. }), "{full:?}");
-    assert_eq!(connecting.wait(WAIT).unwrap(), Via::DcLookup);
-    let mut told = Vec::new();
-    while told.len() < 2 {
-        let mut wcs = [Wc::default(); 4];
-        let count = vqp.wait_cq(&mut wcs, WAIT).unwrap();
-        told.extend(wcs[..count].iter().map(|wc| (wc.wr_id, wc.status)));
-    }
-    assert_eq!(told, [(1, WcStatus::Success), (2, WcStatus::Success)]);
-    let mut bytes = [0; 10];
-    local.read(0, &mut bytes).unwrap();
-    assert_eq!(&bytes, b"other node");
-    // Nor is what was posted then counted twice, or left out.
-    vqp.post_send(&[read(4), read(5)]).unwrap();
-    assert!(vqp.post_send(&[read(6)]).is_err());
-}
-
-#[test]
-fn what_is_posted_while_a_vqp_is_dialled_fails_with_the_connect() {
-    let (meta, node) = cluster(239, |_| {});
-    let there = session_at(&meta);
-    let remote = there.alloc(64, ALL).unwrap();
-    let write = SendWr {
-        payload: Payload::Inline(b"early"),
-        ..wr(1, SendOp::Write(remote.remote(0)), &[])
-    };
-    // It may hear that nobody is there before it has posted.
-    let posted = (0..1_000).find_map(|_| {
-        let (vqp, connecting) = dial(&node, &Destination::new(Gid([9; 16]))).unwrap();
-        match vqp.post_send(&[write]) {
-            Ok(()) => Some((vqp, connecting)),
-            Err(failed) => {
-                let idle =
-                    matches!(failed.error, Error::NotConnected { state: VqpState::Idle, .. });
-                assert!(idle, "{failed:?}");
-                None
-            }
-        }
-    });
-    let (vqp, connecting) = posted.expect("once it is faster");
-    let refused = connecting.wait(WAIT).unwrap_err();
-    assert!(matches!(refused, Error::Refused { code: RefusalCode::NoSuchNode, .. }), "{refused:?}");
-    let mut wcs = [Wc::default(); 4];
-    assert_eq!(vqp.wait_cq(&mut wcs, WAIT).unwrap(), 1);
-    assert_eq!((wcs[0].wr_id, wcs[0].status), (1, WcStatus::WrFlushErr));
-    assert!(vqp.post_send(&[write]).is_err(), "it is connected to nobody");
-    // A second connect may be refused and leave it where it was, so that nothing is posted before its end.
-    let connecting = vqp.qconnect_start(meta.gid, 0, ConnectOptions::default()).unwrap();
-    let early = vqp.post_send(&[write]).unwrap_err();
-    assert!(
-        matches!(early.error, Error::NotConnected { state: VqpState::Connecting, .. }),
-        "{early:?}"
-    );
-    connecting.wait(WAIT).unwrap();
-    succeeds(&vqp, write);
 }
 
 #[test]
