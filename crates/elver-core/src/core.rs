@@ -10,6 +10,7 @@ use elver_kv::{Layout, Table, TableId};
 use elver_verbs::{AccessFlags, Device, Gid, Intake, MrInfo, Time, VerbsError, Wc, WcStatus};
 
 use self::arrivals::{Arrivals, BATCH};
+use crate::client::Client;
 use crate::client::all::Clients;
 use crate::datapath::Datapath;
 use crate::datapath::wr_id::WrId;
@@ -184,9 +185,8 @@ impl<D: Device> Core<D> {
     /// Why a VQP has failed, ahead of the other events: for who tells a completion in error of it. None if no event says
     /// so, or it was taken.
     #[inline(never)]
-    pub fn take_failure(&mut self, vqp: VqpId) -> Option<ConnectError> {
-        let of_vqp = |event: &Event| matches!(event, Event::Failed { vqp: of, .. } if *of == vqp);
-        let at = self.events.iter().position(of_vqp)?;
+    pub fn take_failure(&mut self, client: ClientId, vqp: VqpId) -> Option<ConnectError> {
+        let at = self.events.iter().position(|event| event.is_failure_of(client, vqp))?;
         match self.events.remove(at) {
             Some(Event::Failed { cause, .. }) => Some(cause),
             _ => None,
@@ -197,9 +197,15 @@ impl<D: Device> Core<D> {
     /// connects that one anew tells it before, or it would be taken for the new connection's.
     #[inline]
     pub fn is_to_hear(&self, client: ClientId, vqp: VqpId) -> bool {
-        let of_vqp = |event: &Event| matches!(event, Event::Failed { vqp: of, .. } if *of == vqp);
-        self.clients.open.get(client).is_some_and(|client| !client.completions.is_empty())
-            || self.events.iter().any(of_vqp)
+        let own = self.vqps.get(vqp).filter(|entry| entry.is_of(client));
+        own.is_some_and(|entry| !entry.is_fresh()) && self.has_untold(client, vqp)
+    }
+
+    #[cold]
+    fn has_untold(&self, client: ClientId, vqp: VqpId) -> bool {
+        let completed = |client: &Client| !client.completions.is_empty();
+        self.clients.open.get(client).is_some_and(completed)
+            || self.events.iter().any(|event| event.is_failure_of(client, vqp))
     }
 
     /// A client that has completions to take, each once until more come: what a host that serves

@@ -66,3 +66,10 @@ pub enum Event {
         vqp: VqpId,
     },
 }
+
+impl Event {
+    /// Whether it tells that a VQP of a client's has failed.
+    pub(crate) fn is_failure_of(&self, client: ClientId, vqp: VqpId) -> bool {
+        matches!(self, Event::Failed { client: of, vqp: failed, .. } if (*of, *failed) == (client, vqp))
+    }
+}

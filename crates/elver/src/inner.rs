@@ -232,6 +232,8 @@ pub(crate) struct Entry {
     pub(crate) failure: Option<(RefusalCode, String)>,
     /// Its user has looked at that.
     pub(crate) failure_told: bool,
+    /// The connect that was asked for last.
+    pub(crate) connect: u32,
     /// The bound VQP that keeps it, of one back to a sender, whether its user holds it or not.
     pub(crate) kept_by: Option<u32>,
     /// The CQ that its completions go to, if it shares one.

@@ -352,7 +352,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether ended sessions' memory is given back now: not while a process is about to begin; but then, as they come
+    /// Whether the memory that ended sessions had by themselves is given back now: not while a process is about to begin; but then, as they come
     /// without an end, all the same.
     fn may_clear(&mut self, now: Time) -> bool {
         let begins = now.ns_since(self.opened_at) < BEGINS_NS;
@@ -492,9 +492,7 @@ impl Engine {
         let (core, directs) = (&self.core, &self.directs);
         self.sessions.quotas.tend(|client, vqp| core.is_going(client, vqp));
         let is_gone = |client| core.client_is_gone(client) && !directs.keeps(client);
-        if may_clear {
-            self.sessions.clear_gone(is_gone, &self.maker, now);
-        }
+        self.sessions.clear_gone(is_gone, (&self.maker, !may_clear), now);
         for slot in self.sessions.left(is_gone) {
             self.sessions.say_goodbye(slot, &self.maker);
         }

@@ -64,6 +64,9 @@ struct Ghost {
     memory: Vec<Held>,
 }
 
+/// Regions in its own memory that a session which has ended may still count for a moment.
+const SMALL_MRS: u32 = 16;
+
 /// How a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -483,15 +486,24 @@ impl Sessions {
         !self.ghosts.contains_key(&client) && !self.cleared.contains_key(&client)
     }
 
-    /// Has the memory given back of ended sessions of which nothing else is left.
+    /// Gives back what ended sessions had of which nothing else is left. The memory that each has by itself waits while
+    /// others are hurried for: what it counts until then are mappings, and a few regions.
     pub(super) fn clear_gone(
         &mut self,
         is_gone: impl Fn(ClientId) -> bool,
-        maker: &Maker,
+        (maker, may_wait): (&Maker, bool),
         now: Time,
     ) {
+        for (_, ghost) in self.ghosts.iter_mut().filter(|(client, _)| is_gone(**client)) {
+            self.quotas.give_back(ghost.account, ghost.usage.minus(ghost.usage.of_memory()));
+            ghost.usage = ghost.usage.of_memory();
+        }
         // A process that keeps the mapping must not keep memory that counts for nobody.
-        for (client, ghost) in self.ghosts.extract_if(|client, _| is_gone(*client)) {
+        let goes =
+            |ghost: &Ghost| !may_wait || ghost.usage.bytes > 0 || ghost.usage.mrs > SMALL_MRS;
+        for (client, ghost) in
+            self.ghosts.extract_if(|client, ghost| is_gone(*client) && goes(ghost))
+        {
             let Ghost { account, usage, mut leavings, memory } = ghost;
             leavings.memory.extend(memory.into_iter().filter_map(Held::into_last));
             self.quotas.give_back(account, usage.minus(usage.of_memory()));

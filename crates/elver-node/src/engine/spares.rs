@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use elver_portal::memfd::Pages;
 use elver_portal::{ARENA_BYTES, Layout, NodeEnd};
@@ -29,6 +30,8 @@ const LATER: Itimerspec = Itimerspec {
     it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
     it_value: Timespec { tv_sec: 0, tv_nsec: 1_000_000 },
 };
+/// After so long a wait that failed begins anew.
+const RETRY: Duration = Duration::from_millis(10);
 /// After so long memory for a session is looked for again.
 const AGAIN_NS: u64 = 1_000_000_000;
 
@@ -165,7 +168,8 @@ fn work(order: &Order, made: &Sender<io::Result<Spare>>, (stop, wake): (&AtomicB
         let mut fds = [&order.timer, wake].map(|fd| PollFd::new(fd, PollFlags::IN));
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => return,
+            // Want of memory: it is looked at again a little later.
+            Err(_) => std::thread::park_timeout(RETRY),
         }
         let mut times = [0; 8];
         if rustix::io::read(&order.timer, &mut times).is_err() {

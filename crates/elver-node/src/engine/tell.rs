@@ -53,7 +53,8 @@ impl Engine {
     #[cold]
     pub(super) fn tell_before(&mut self, slot: u32, vqp: u32) -> Result<(), Violation> {
         self.try_hand_out(slot, Room::Kept)?;
-        match self.core.take_failure(VqpId(vqp)) {
+        let Some(client) = self.sessions.open(slot).map(|open| open.client) else { return Ok(()) };
+        match self.core.take_failure(client, VqpId(vqp)) {
             Some(cause) => self.sessions.reply(slot, Owed::Failed { vqp, cause: cause.into() }),
             None => Ok(()),
         }
@@ -88,7 +89,7 @@ impl Engine {
                 }
                 // The reason comes with the first error.
                 if completion.wc.status != WcStatus::Success
-                    && let Some(cause) = self.core.take_failure(completion.vqp)
+                    && let Some(cause) = self.core.take_failure(open.client, completion.vqp)
                 {
                     let (VqpId(vqp), cause) = (completion.vqp, cause.into());
                     result = result.and(open.reply(Owed::Failed { vqp, cause }));
@@ -97,7 +98,7 @@ impl Engine {
                 result = result.and(open.reply(owed));
                 if let Some((vqp, peer)) = failed {
                     let gid = peer.map(|(gid, _)| gid).unwrap_or_default();
-                    let cause = self.core.take_failure(VqpId(vqp));
+                    let cause = self.core.take_failure(open.client, VqpId(vqp));
                     let cause = cause.unwrap_or(ConnectError::PeerGone { gid }).into();
                     result = result.and(open.reply(Owed::Failed { vqp, cause }));
                 }

@@ -453,6 +453,8 @@ fn what_ended_sessions_left_waits_while_a_process_begins_and_not_for_ever() {
         is_done.recv().unwrap();
     };
     let (socket, file) = begin(&mut engine, USER);
+    engine.sessions.open(0).unwrap().vqps.insert(7, 1);
+    engine.sessions.quotas.count(USER, Usage::VQP);
     drop(socket);
     engine.end(0, End::Closed, now());
     let (_next, _) = begin(&mut engine, Account { uid: 1_002, ..USER });
@@ -462,6 +464,8 @@ fn what_ended_sessions_left_waits_while_a_process_begins_and_not_for_ever() {
     engine.tidy(Time(opened.0 + BEGINS_NS - 1));
     settled(&mut engine);
     assert!(there(&file));
+    // Who comes next may have what it had all the same.
+    assert_eq!(engine.sessions.quotas.of(USER).vqps, 0);
     engine.tidy(Time(opened.0 + BEGINS_NS));
     settled(&mut engine);
     assert!(!there(&file));

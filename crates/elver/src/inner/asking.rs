@@ -46,7 +46,7 @@ impl Inner {
         command: &Command<'_>,
     ) -> Result<u32, Error> {
         let request = self.ask(command)?;
-        let before = self.vqps.get_mut(&vqp).map(|entry| entry.begin_connect(is_own_node));
+        let before = self.vqps.get_mut(&vqp).map(|entry| entry.begin_connect(request, is_own_node));
         if let Some(awaited) = self.awaited.iter_mut().find(|awaited| awaited.request == request) {
             // Not while there was no room for the command: what was told then is of the VQP as it is.
             (awaited.connects, awaited.before) = (Some(vqp), before);

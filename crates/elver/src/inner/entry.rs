@@ -20,6 +20,7 @@ impl Entry {
             accepted: VecDeque::new(),
             failure: None,
             failure_told: false,
+            connect: 0,
             kept_by: None,
             cq: None,
             listed: false,
@@ -93,7 +94,8 @@ impl Entry {
     }
 
     /// A connect is asked for: until the node has answered nothing can be posted.
-    pub(super) fn begin_connect(&mut self, is_own_node: bool) -> Before {
+    pub(super) fn begin_connect(&mut self, request: u32, is_own_node: bool) -> Before {
+        self.connect = request;
         let before = Before {
             state: std::mem::replace(&mut self.state, QpState::Init),
             failure: self.failure.take(),
@@ -104,8 +106,11 @@ impl Entry {
         before
     }
 
-    /// How the connect ended.
-    pub(super) fn end_connect(&mut self, outcome: &Outcome, before: Option<Before>) {
+    /// How a connect ended. One that a later one has cancelled says nothing of the VQP.
+    pub(super) fn end_connect(&mut self, request: u32, outcome: &Outcome, before: Option<Before>) {
+        if request != self.connect {
+            return;
+        }
         match (outcome, before) {
             // It was not begun: WRs are outstanding.
             (Outcome::Refused { code: RefusalCode::State, .. }, Some(before)) => {

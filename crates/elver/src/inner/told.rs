@@ -255,7 +255,7 @@ fn answered(
     if let Some(vqp) = connects
         && let Some(entry) = vqps.get_mut(&vqp)
     {
-        entry.end_connect(&outcome, before);
+        entry.end_connect(request, &outcome, before);
         if entry.failure.is_some() && entry.kept_by.is_some() {
             // It was not connected anew, and goes as if nobody had asked for that.
             let_go_later.insert(vqp);
@@ -268,7 +268,9 @@ fn answered(
     awaited[at].outcome = Some(outcome);
     if let (&Answer::Vqp(vqp), Some(options)) = (answer, creates) {
         // What is told of it next may come before anybody has looked.
-        vqps.insert(vqp, Entry::new(Weak::new(), QpState::Init, &options));
+        let mut entry = Entry::new(Weak::new(), QpState::Init, &options);
+        entry.connect = First::CONNECT;
+        vqps.insert(vqp, entry);
         let connect = awaited.iter_mut().find(|awaited| awaited.request == First::CONNECT);
         if let Some(connect) = connect {
             connect.connects = Some(vqp);

@@ -5,7 +5,7 @@ use elver::{
     WcStatus,
 };
 
-use crate::common::{ALL, WAIT, cluster, completion, session_at, succeeds, wr};
+use crate::common::{ALL, WAIT, cluster, completion, run, session_at, succeeds, wr};
 
 #[test]
 fn a_peer_is_looked_up_once_and_read() {
@@ -201,4 +201,26 @@ fn who_waits_for_an_answer_hears_that_the_other_end_is_gone() {
     assert!(vqp.failure().is_some());
     vqp.qconnect(meta.gid, 0).unwrap();
     assert!(vqp.failure().is_none());
+}
+
+/// A connect that the next one cancels says nothing of the VQP, though it is told behind that one where the peer is at hand.
+#[test]
+fn a_connect_that_was_cancelled_leaves_the_next_one_its_vqp() {
+    let (meta, node) = cluster(238, |_| {});
+    let session = session_at(&node);
+    let region = session.alloc(64, ALL).unwrap();
+    let vqp = session.create_vqp(VqpOptions::default()).unwrap();
+    let uncached = ConnectOptions { uncached: true, ..ConnectOptions::default() };
+    for _ in 0..20 {
+        let cancelled = vqp.qconnect_start(meta.gid, 0, uncached).unwrap();
+        vqp.qconnect(node.gid, 0).unwrap();
+        // It was in time, or not.
+        let _ = cancelled.wait(WAIT);
+        assert!(vqp.is_connected());
+        let sges = [region.sge(0, 8)];
+        assert_eq!(
+            run(&vqp, wr(1, SendOp::Read(region.remote(8)), &sges)).status,
+            WcStatus::Success
+        );
+    }
 }
