@@ -351,28 +351,28 @@ impl<'a> Desk<'a> {
             Refused::new(RefusalCode::Permission, text)
         };
         let pid = self.who.pid.ok_or_else(unseen)?;
-        let is_own = pid == getpid();
-        let memory = match self.process {
-            // Not by its number, which another process may have by now.
-            Some(process) => ProcessMemory::open(pid, self.who.uid, process)?,
-            None if is_own => ProcessMemory::open(pid, self.who.uid, self.socket.peer_pidfd()?)?,
-            None => return Err(unseen()),
+        let Some(process) = self.process else {
+            if pid != getpid() {
+                return Err(unseen());
+            }
+            // Whoever drives its own node waits for its own pages.
+            let process = self.socket.peer_pidfd()?;
+            return Ok(Arc::new(ProcessMemory::open(pid, self.who.uid, process)?));
         };
-        // Whoever drives its own node waits for its own pages.
-        if is_own {
-            return Ok(Arc::new(memory));
-        }
         let payer = self.who.account.number();
         if self.tools.copier.refuses(payer) {
             let text = "memory of a process of this user's took too long to read; try again later, or \
                         allocate it at the node instead (Session::alloc)";
             return Err(Refused::new(RefusalCode::Busy, text));
         }
-        let copier = self.tools.copier.clone();
+        // Not by its number alone, which another process may have by now. Nothing of it is opened here: who
+        // does may have to wait for it.
+        let (uid, process, copier) =
+            (self.who.uid, process.try_clone()?, self.tools.copier.clone());
         Ok(Arc::new(if self.who.is_trusted {
-            memory.guarded_where_absent(copier, payer)
+            ProcessMemory::guarded_where_absent(pid, uid, process, copier, payer)
         } else {
-            memory.guarded(copier, payer)
+            ProcessMemory::guarded(pid, uid, process, copier, payer)
         }))
     }
 

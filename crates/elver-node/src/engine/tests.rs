@@ -163,6 +163,32 @@ fn a_session_has_so_many_commands_that_wait() {
     assert_eq!(ask(&mut engine, &mut user, 3, &create), Some(None));
 }
 
+/// The engine did it, and stood in it while the process began another program.
+#[test]
+fn another_thread_opens_a_processs_memory() {
+    use rustix::process::{PidfdFlags, pidfd_open};
+    let (mut engine, _outlet) = engine([127, 99, 3, 23]);
+    let mut user = session(&mut engine, USER);
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    child.wait().unwrap();
+    let access = AccessFlags::LOCAL_WRITE;
+    let register = Command::RegisterMr { addr: 4_096, len: 8, access };
+    for (request, is_trusted) in [(1, false), (2, true)] {
+        let session = engine.sessions.get(0).unwrap();
+        session.peer.pid = Some(pid);
+        session.customer.is_trusted = is_trusted;
+        session.process = Some(process.try_clone().unwrap());
+        session.open.as_mut().unwrap().process = None;
+        // What is wrong with it is seen by who opens it.
+        assert_eq!(ask(&mut engine, &mut user, request, &register), None);
+        let refused = until(&mut engine, |_| reply(&mut user.1, request));
+        assert_eq!(refused, Some(RefusalCode::OutOfRange));
+    }
+    assert_eq!(engine.sessions.quotas.of(USER).mrs, 0);
+}
+
 #[test]
 fn so_many_vqps_are_listed_and_all_are_counted() {
     use crate::status::VQPS_LISTED_MAX;
