@@ -19,7 +19,7 @@ use super::held::Held;
 use super::leases;
 use super::looks::{Look, Looks};
 use super::maker::Maker;
-use super::orders::{Order, Piece};
+use super::orders::{Awaiting, Cleared, Order, Piece};
 use super::quota::{Quotas, Usage};
 use super::session::{Open, Owed, Region, Session};
 use super::sessions::Sessions;
@@ -268,7 +268,7 @@ impl<'a> Desk<'a> {
         let order = Order { slot, serial, request, account, len, addr, access, huge, near, held };
         // Large memory takes long to make, and as long to give back.
         self.tools.core.may_reg_mr(self.open.client, (addr, len.max(1)), access)?;
-        let usage = Usage::region(order.bytes());
+        let usage = order.usage();
         self.quotas.take(self.who.account, usage)?;
         let made =
             self.tools.maker.make(order).map_err(NotHanded::from).and_then(|made| match made {
@@ -277,10 +277,7 @@ impl<'a> Desk<'a> {
                     hand_over(tools, self.socket, self.open, &order, piece, usage).map(Some)
                 }
                 None => {
-                    // Among what is leaving, so that it counts if the process dies now.
-                    self.open
-                        .leaving
-                        .insert(request, Region { usage, memory: None, backing: None });
+                    self.open.ordered.insert(request, usage);
                     Ok(None)
                 }
             });
@@ -387,7 +384,7 @@ impl<'a> Desk<'a> {
 
     /// Two commands that wait must not have one number, or one would take the other's place.
     fn fresh_request(&self, request: u32) -> Result<(), Refused> {
-        if self.open.leaving.contains_key(&request) {
+        if self.open.leaving.contains_key(&request) || self.open.ordered.contains_key(&request) {
             let text = format!("a command of number {request} waits already");
             return Err(Refused::new(RefusalCode::State, text));
         }
@@ -434,8 +431,9 @@ pub(super) fn hand_over(
     let info = match core.reg_mr(open.client, memory, Some(order.addr), order.access) {
         Ok(info) => info,
         Err(error) => {
-            maker.give_back(piece.memory, piece.bytes);
-            return Err(NotHanded { refused: error.into(), kept: false });
+            let cleared = Cleared { account: order.account, usage, awaited_by: Awaiting::Nobody };
+            let kept = !maker.give_back(piece.memory, piece.bytes, cleared);
+            return Err(NotHanded { refused: error.into(), kept });
         }
     };
     let memory = Some(Held::new(piece.memory, order.addr));

@@ -19,6 +19,7 @@ mod gate;
 mod greet;
 mod heirs;
 mod held;
+mod jobs;
 mod leases;
 mod looks;
 mod maker;

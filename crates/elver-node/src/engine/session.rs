@@ -80,6 +80,8 @@ pub(super) struct Open {
     pub(super) regions: FxHashMap<u32, Region>,
     /// Deregistrations that wait, by request.
     pub(super) leaving: FxHashMap<u32, Region>,
+    /// Memory that it has ordered, by request. It counts until that comes back, or is taken back, whatever becomes of the session.
+    pub(super) ordered: FxHashMap<u32, Usage>,
     /// Its VQPs, and the send WRs that each may have outstanding.
     pub(super) vqps: FxHashMap<u32, u32>,
     pub(super) leases: Leases,
@@ -130,6 +132,7 @@ impl Open {
             process: None,
             regions: FxHashMap::default(),
             leaving: FxHashMap::default(),
+            ordered: FxHashMap::default(),
             vqps: FxHashMap::default(),
             leases: Leases::default(),
             bound: FxHashSet::default(),
@@ -193,6 +196,11 @@ impl Open {
 
     /// All that it has of its user's quota.
     pub(super) fn usage(&self) -> Usage {
+        self.ordered.values().fold(self.own_usage(), |sum, usage| sum.plus(*usage))
+    }
+
+    /// The same without what it has ordered.
+    pub(super) fn own_usage(&self) -> Usage {
         let regions = self.regions.values().chain(self.leaving.values());
         regions.fold(
             Usage {

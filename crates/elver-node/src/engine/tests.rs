@@ -302,6 +302,63 @@ fn whose_memory_does_not_go_is_answered_later_and_pays_for_it_until_then() {
     until(&mut engine, |engine| (usage(engine, USER) == Usage::SESSION).then_some(()));
 }
 
+/// It counted no more once its session had ended, and others of the same user had the maker make as much again, and again.
+#[test]
+fn memory_that_is_being_made_counts_until_it_is_given_back_though_its_session_has_gone() {
+    const BYTES: u64 = 1 << 20;
+    let access = AccessFlags::LOCAL_WRITE;
+    let alloc = Command::AllocMr { len: BYTES, addr: 0x10_0000, access, huge: false };
+    for (host, says_goodbye) in [(24, false), (25, true)] {
+        let (mut engine, outlet) = engine_of([127, 99, 3, host], |config| {
+            config.quota.bytes = BYTES;
+        });
+        // The maker has something to tell, and nobody hears it.
+        while outlet.try_send(Notice::Remove { gid: elver_verbs::Gid([0; 16]) }) {}
+        let mut others = session(&mut engine, Account { uid: 1_002, ..USER });
+        let mut user = session(&mut engine, USER);
+        let bytes = |engine: &Engine| engine.sessions.quotas.of(USER).bytes;
+        assert_eq!(ask(&mut engine, &mut user, 1, &alloc), None);
+        while engine.maker.jobs.len() > 0 {
+            std::thread::yield_now();
+        }
+        // What is not begun goes with the session.
+        let mut second = session(&mut engine, Account { uid: 1_003, ..USER });
+        assert_eq!(ask(&mut engine, &mut second, 1, &alloc), None);
+        assert_eq!(engine.maker.jobs.len(), 1);
+        engine.end(2, End::Closed, now());
+        assert_eq!(engine.maker.jobs.len(), 0);
+        assert_eq!(engine.sessions.quotas.of(Account { uid: 1_003, ..USER }).bytes, 0);
+        if says_goodbye {
+            assert_eq!(ask(&mut engine, &mut user, 2, &Command::Goodbye), None);
+        } else {
+            engine.end(1, End::Closed, now());
+        }
+        // All that the session had has gone; what was made comes last.
+        let (mut made, mut has_gone) = (None, false);
+        let begun = now();
+        while made.is_none() || !has_gone {
+            engine.core.poll(now());
+            engine.tidy(now());
+            match engine.inlet.next() {
+                Some(Notice::Made(one)) => made = Some(one),
+                Some(notice) => engine.heed(notice, now()),
+                None => std::thread::yield_now(),
+            }
+            has_gone |= match says_goodbye {
+                true => reply(&mut user.1, 2) == Some(None),
+                false => engine.sessions.quotas.of(USER).mappings < Usage::SESSION.mappings,
+            };
+            assert!(now().ns_since(begun) < 20_000_000_000, "waited in vain");
+        }
+        assert_eq!(bytes(&engine), BYTES);
+        engine.heed(Notice::Made(made.unwrap()), now());
+        assert_eq!(bytes(&engine), BYTES, "it is still to be given back");
+        until(&mut engine, |engine| (bytes(engine) == 0).then_some(()));
+        assert_eq!(ask(&mut engine, &mut others, 1, &alloc), None);
+        assert_eq!(until(&mut engine, |_| reply(&mut others.1, 1)), None);
+    }
+}
+
 /// It was made first: gigabytes, and then given back.
 #[test]
 fn large_memory_that_cannot_be_registered_is_not_made() {
