@@ -91,7 +91,7 @@ impl Engine {
         } = self;
         let tools = Tools { core, maker, looks, copier };
         let Some(mut desk) = Desk::of(sessions, slot, tools, now) else { return Ok(true) };
-        if desk.open.goodbye.is_some() {
+        if desk.open.is_parted {
             return refuse_all(desk.open, scratch, taken, most);
         }
         desk.open.last = now;

@@ -87,7 +87,9 @@ pub(super) struct Open {
     pub(super) leases: Leases,
     /// Those of its VQPs that are bound to a port.
     pub(super) bound: FxHashSet<u32>,
-    /// The request of its goodbye.
+    /// It has said goodbye.
+    pub(super) is_parted: bool,
+    /// The request of its goodbye, until that is answered.
     pub(super) goodbye: Option<u32>,
     /// The set that it was made ahead for, and its number there.
     pub(super) heir: Option<(u32, u32)>,
@@ -136,6 +138,7 @@ impl Open {
             vqps: FxHashMap::default(),
             leases: Leases::default(),
             bound: FxHashSet::default(),
+            is_parted: false,
             goodbye: None,
             heir: None,
             gate: None,

@@ -417,7 +417,7 @@ impl Sessions {
     /// A session said goodbye: its client is closed, and it hears when all of it is gone.
     pub(super) fn leave(&mut self, slot: u32, request: u32) {
         if let Some(open) = self.open(slot) {
-            open.goodbye = Some(request);
+            (open.is_parted, open.goodbye) = (true, Some(request));
             self.leaving += 1;
         }
     }

@@ -302,6 +302,18 @@ fn whose_memory_does_not_go_is_answered_later_and_pays_for_it_until_then() {
     until(&mut engine, |engine| (usage(engine, USER) == Usage::SESSION).then_some(()));
 }
 
+/// Once its goodbye was answered it was served again, and had a file made and sent.
+#[test]
+fn what_is_asked_behind_a_goodbye_is_refused_when_that_is_answered_too() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 26]);
+    let mut user = session(&mut engine, USER);
+    assert_eq!(ask(&mut engine, &mut user, 1, &Command::Goodbye), None);
+    assert_eq!(until(&mut engine, |_| reply(&mut user.1, 1)), None);
+    let access = AccessFlags::LOCAL_WRITE;
+    let prepare = Command::Prepare { heirs: 1, vqps: 0, mr_len: 0, access };
+    assert_eq!(ask(&mut engine, &mut user, 2, &prepare), Some(Some(RefusalCode::State)));
+}
+
 /// It counted no more once its session had ended, and others of the same user had the maker make as much again, and again.
 #[test]
 fn memory_that_is_being_made_counts_until_it_is_given_back_though_its_session_has_gone() {
