@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::ASKER_WAIT;
+use super::requests::ASKER_WAIT;
 
 /// Who is there at once; others wait in the socket's queue, until these have been told or have had their time.
 const ASKERS_MAX: usize = 256;
