@@ -6,15 +6,17 @@
 //! 64 KB and more it is slower by half. As a debugger's, a write goes through where the process has
 //! write-protected a page of its own.
 //!
-//! A copy waits for the page that it touches, and the process decides what page that is: see
+//! A copy waits for the page that it touches, and the process decides what page that is. So does whoever
+//! opens that file: a process that begins another program (`execve`) keeps him waiting until its files
+//! are closed, and one of these may lie in a file system that does not answer. See
 //! [`ProcessMemory::guarded`].
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use elver_verbs::MemoryError;
@@ -35,7 +37,9 @@ const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 #[derive(Debug)]
 pub struct ProcessMemory {
     pid: Pid,
-    memory: File,
+    opened: OnceLock<Opened>,
+    /// Whose it is to be, until it was opened.
+    unopened: Mutex<Option<Whose>>,
     revoked: AtomicBool,
     /// Who copies, if a copy may not end.
     guard: Option<Guard>,
@@ -43,13 +47,28 @@ pub struct ProcessMemory {
     waiting: AtomicU32,
 }
 
+/// The files by which a process's memory is reached.
+#[derive(Debug)]
+struct Opened {
+    memory: File,
+    /// What is there is copied at once: `/proc/PID/pagemap`, which tells.
+    pages: Option<File>,
+}
+
+/// A process, and the user that it must run as.
+#[derive(Debug)]
+struct Whose {
+    uid: u32,
+    pidfd: OwnedFd,
+}
+
 /// Who copies what may not end, and for whom.
 #[derive(Clone, Debug)]
 struct Guard {
     copier: Arc<Copier>,
     account: u64,
-    /// What is there is copied at once: `/proc/PID/pagemap`, which tells.
-    pages: Option<Arc<File>>,
+    /// Pages that are there are copied without it.
+    where_absent: bool,
 }
 
 impl ProcessMemory {
@@ -60,43 +79,62 @@ impl ProcessMemory {
     /// # Errors
     /// That the process is gone, or that the system does not permit it, with what to do about it.
     pub fn open(pid: Pid, uid: u32, pidfd: impl AsFd) -> Result<ProcessMemory, MapError> {
-        let refused = |reason: io::Error| {
-            let advice = advice(&reason);
-            MapError::Process { pid, reason, advice }
-        };
-        let path = format!("/proc/{pid}");
-        let open = OpenOptions::new().read(true).write(true).open(format!("{path}/mem"));
-        let memory = open.map_err(refused)?;
-        // After it was opened: who runs now is who was opened, or has ended.
-        if std::fs::metadata(path).map_err(refused)?.uid() != uid {
-            return Err(refused(io::ErrorKind::PermissionDenied.into()));
-        }
-        // The pidfd becomes readable when the process ends, and its number is free only after that.
-        let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
-        let at_once = Timespec::try_from(Duration::ZERO).unwrap_or_default();
-        match poll(&mut ended, Some(&at_once)) {
-            Ok(0) => {
-                let (revoked, waiting) = (AtomicBool::new(false), AtomicU32::new(0));
-                Ok(ProcessMemory { pid, memory, revoked, guard: None, waiting })
-            }
-            Ok(_) => Err(refused(rustix::io::Errno::SRCH.into())),
-            Err(error) => Err(refused(error.into())),
-        }
+        let opened = Opened::of(pid, uid, &pidfd, false)?;
+        Ok(ProcessMemory::new(pid, opened.into(), None, None))
     }
 
-    /// Lets `copier` do all copies, for `account`, since the process is not trusted to let them end.
-    /// One that takes too long fails, and so do the account's others for some time.
-    pub fn guarded(self, copier: Arc<Copier>, account: u64) -> ProcessMemory {
-        ProcessMemory { guard: Some(Guard { copier, account, pages: None }), ..self }
+    /// The same of a process that is not trusted to let it end: `copier` opens it, when it is first asked
+    /// for, and makes all copies, for `account`. What takes too long fails, and so do the account's other
+    /// copies for some time.
+    pub fn guarded(
+        pid: Pid,
+        uid: u32,
+        pidfd: OwnedFd,
+        copier: Arc<Copier>,
+        account: u64,
+    ) -> ProcessMemory {
+        let guard = Guard { copier, account, where_absent: false };
+        ProcessMemory::new(pid, OnceLock::new(), Some(Whose { uid, pidfd }), Some(guard))
     }
 
     /// As [`ProcessMemory::guarded`], but pages that are there are copied without a change of threads:
     /// for a process that means no harm, and may have a file mapped that is slow to come. One that
     /// takes a page away at the wrong moment is waited for all the same.
-    pub fn guarded_where_absent(self, copier: Arc<Copier>, account: u64) -> ProcessMemory {
-        let pages = File::open(format!("/proc/{}/pagemap", self.pid)).ok();
-        // If the process has ended since, its number may be another's, and `self` is of no use.
-        ProcessMemory { guard: Some(Guard { copier, account, pages: pages.map(Arc::new) }), ..self }
+    pub fn guarded_where_absent(
+        pid: Pid,
+        uid: u32,
+        pidfd: OwnedFd,
+        copier: Arc<Copier>,
+        account: u64,
+    ) -> ProcessMemory {
+        let guard = Guard { copier, account, where_absent: true };
+        ProcessMemory::new(pid, OnceLock::new(), Some(Whose { uid, pidfd }), Some(guard))
+    }
+
+    fn new(
+        pid: Pid,
+        opened: OnceLock<Opened>,
+        unopened: Option<Whose>,
+        guard: Option<Guard>,
+    ) -> ProcessMemory {
+        let (revoked, waiting) = (AtomicBool::new(false), AtomicU32::new(0));
+        ProcessMemory { pid, opened, unopened: Mutex::new(unopened), revoked, guard, waiting }
+    }
+
+    /// Its files, opened now if they are not; that may wait for the process.
+    fn opened(&self) -> Result<&Opened, MapError> {
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened);
+        }
+        let mut unopened = self.unopened.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Whose { uid, pidfd }) = &*unopened {
+            let where_absent = self.guard.as_ref().is_some_and(|guard| guard.where_absent);
+            let opened = Opened::of(self.pid, *uid, pidfd, where_absent)?;
+            // Who opens it has the lock.
+            let _ = self.opened.set(opened);
+            *unopened = None;
+        }
+        self.opened.get().ok_or_else(|| refused(self.pid, rustix::io::Errno::SRCH.into()))
     }
 
     /// Its number.
@@ -134,12 +172,13 @@ impl ProcessMemory {
 
     /// Calls `copy` with the file and the bytes that are done, until all are.
     fn transfer(&self, len: usize, copy: impl Fn(i32, usize) -> isize) -> Option<()> {
+        let memory = self.opened().ok()?.memory.as_raw_fd();
         let mut done = 0;
         while done < len {
             if self.revoked.load(Ordering::Acquire) {
                 return None;
             }
-            match copy(self.memory.as_raw_fd(), done) {
+            match copy(memory, done) {
                 0 => return None,
                 copied if copied > 0 => done += copied as usize,
                 _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
@@ -162,15 +201,40 @@ impl ProcessMemory {
     /// Whether a copy is made at once: nobody has to wait for it. None is while another waits: it
     /// would come before that one, and the process's mappings may be locked, even for who only asks.
     fn is_at_hand(&self, at: i64, len: usize) -> bool {
-        match &self.guard {
-            None => true,
-            Some(Guard { pages: Some(pages), .. }) => {
-                self.waiting.load(Ordering::Acquire) == 0
-                    && are_present(pages, at as u64, len as u64)
-            }
-            Some(_) => false,
+        if self.guard.is_none() {
+            return true;
+        }
+        let Some(Opened { pages: Some(pages), .. }) = self.opened.get() else { return false };
+        self.waiting.load(Ordering::Acquire) == 0 && are_present(pages, at as u64, len as u64)
+    }
+}
+
+impl Opened {
+    fn of(pid: Pid, uid: u32, pidfd: impl AsFd, with_pages: bool) -> Result<Opened, MapError> {
+        let refused = |reason: io::Error| refused(pid, reason);
+        let path = format!("/proc/{pid}");
+        let open = OpenOptions::new().read(true).write(true).open(format!("{path}/mem"));
+        let memory = open.map_err(refused)?;
+        let pages = if with_pages { File::open(format!("{path}/pagemap")).ok() } else { None };
+        // After they were opened: who runs now is who was opened, or has ended.
+        if std::fs::metadata(path).map_err(refused)?.uid() != uid {
+            return Err(refused(io::ErrorKind::PermissionDenied.into()));
+        }
+        // The pidfd becomes readable when the process ends, and its number is free only after that.
+        let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
+        let at_once = Timespec::try_from(Duration::ZERO).unwrap_or_default();
+        match poll(&mut ended, Some(&at_once)) {
+            Ok(0) => Ok(Opened { memory, pages }),
+            Ok(_) => Err(refused(rustix::io::Errno::SRCH.into())),
+            Err(error) => Err(refused(error.into())),
         }
     }
+}
+
+/// Why a process's memory cannot be opened.
+fn refused(pid: Pid, reason: io::Error) -> MapError {
+    let advice = advice(&reason);
+    MapError::Process { pid, reason, advice }
 }
 
 /// A copy of a process's that somebody else makes.
@@ -193,19 +257,22 @@ impl Drop for Waits {
 #[derive(Debug)]
 pub struct Sought {
     foreign: Foreign,
+    /// That the process's memory could not be opened.
+    refused: Option<MapError>,
     ended: Ended,
 }
 
 impl Sought {
     /// The piece, if it is there.
     pub(super) fn found(self) -> Result<Foreign, MapError> {
-        let Sought { foreign, ended } = self;
+        let Sought { foreign, refused, ended } = self;
         if let Some(Guard { copier, .. }) = &foreign.process.guard {
             copier.end(&ended);
         }
-        match ended.bytes {
-            Some(_) => Ok(foreign),
-            None => Err(foreign.refused(rustix::io::Errno::FAULT.into())),
+        match (ended.bytes, refused) {
+            (Some(_), _) => Ok(foreign),
+            (None, Some(refused)) => Err(refused),
+            (None, None) => Err(foreign.refused(rustix::io::Errno::FAULT.into())),
         }
     }
 }
@@ -293,7 +360,7 @@ impl Foreign {
         Ok(foreign)
     }
 
-    /// Has the copier look whether both ends can be read.
+    /// Has the copier open the process's memory, if nobody has, and look whether both ends can be read.
     pub(super) fn seek(
         process: Arc<ProcessMemory>,
         addr: u64,
@@ -307,8 +374,14 @@ impl Foreign {
         };
         let ends = [foreign.check(0, 1), foreign.check(len - 1, 1)];
         let waits = Waits::of(&process);
+        let refused = Arc::new(OnceLock::new());
+        let refusal = refused.clone();
         let look = move || {
             let _held = waits;
+            if let Err(error) = process.opened() {
+                let _ = refusal.set(error);
+                return None;
+            }
             for at in ends {
                 let mut byte = 0;
                 // SAFETY: the byte is ours alone.
@@ -316,7 +389,11 @@ impl Foreign {
             }
             Some(Vec::new())
         };
-        let told = Box::new(move |ended| told(Sought { foreign, ended }));
+        let told = Box::new(move |ended| {
+            // Who looked has gone.
+            let refused = Arc::into_inner(refused).and_then(OnceLock::into_inner);
+            told(Sought { foreign, refused, ended });
+        });
         copier.submit(account, Box::new(look), told).map(drop).ok_or(busy)
     }
 

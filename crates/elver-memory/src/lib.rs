@@ -64,6 +64,55 @@ impl Mapping {
         self.shared = unsafe { fault::Shared::new(self.start.as_ptr() as usize, self.len) };
         self
     }
+
+    /// Maps the pages of a file that is mapped here from `offset` on, so that nobody has to wait for them later. A single
+    /// `MAP_POPULATE` would keep all others of this process who map something from it until it is done: for seconds.
+    fn populate(&self, file: impl AsFd, offset: u64, bytes: usize, mut is_known: bool) {
+        if bytes <= POPULATE_STEP {
+            return;
+        }
+        for (at, len) in steps(bytes, POPULATE_STEP) {
+            // SAFETY: the step lies in the mapping, which is ours.
+            let start = unsafe { self.start.as_ptr().add(at) }.cast();
+            let write = rustix::mm::Advice::LinuxPopulateWrite;
+            // SAFETY: as above; it changes no byte.
+            let populated = match is_known
+                .then(|| unsafe { rustix::mm::madvise(start, len, write) })
+            {
+                // Before Linux 5.14: mapped anew, which is the same file in the same place.
+                None | Some(Err(Errno::INVAL)) => {
+                    is_known = false;
+                    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
+                    // SAFETY: as above, and nobody but this function knows of the mapping.
+                    unsafe {
+                        rustix::mm::mmap(start, len, READ_WRITE, flags, &file, offset + at as u64)
+                    }
+                    .map(drop)
+                }
+                Some(populated) => populated,
+            };
+            // What is not to be had now whoever touches it sees.
+            if populated.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+/// Bytes of which the pages are mapped at once, and of which they are unmapped: whole huge pages. So long all others of this
+/// process wait who map or unmap something, for what they allocate too.
+const POPULATE_STEP: usize = 4 << 20;
+const UNMAP_STEP: usize = 64 << 20;
+
+/// The steps of so many bytes, as offset and length. Between two of them others have their turn.
+fn steps(len: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..len).step_by(step).map(move |at| {
+        if at > 0 {
+            std::thread::yield_now();
+        }
+        (at, step.min(len - at))
+    })
 }
 
 /// Address space that was set aside, for a file to be mapped into.
@@ -119,13 +168,15 @@ impl SoftMemory {
     /// As [`SoftMemory::map_file`].
     pub fn map_file_from(file: impl AsFd, offset: u64, len: u64) -> Result<SoftMemory, MapError> {
         let bytes = sealed(&file, offset, len)?;
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, shared());
+        let flags = shared(bytes);
         // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
         let start =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, protection, flags, &file, offset) }
+            unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, READ_WRITE, flags, &file, offset) }
                 .map_err(|error| unmappable(len, error))?;
         let start = NonNull::new(start.cast()).ok_or_else(|| unmappable(len, Errno::NOMEM))?;
-        Ok(SoftMemory::mapped(Mapping::of(start, bytes).share(), bytes))
+        let mapping = Mapping::of(start, bytes).share();
+        mapping.populate(&file, offset, bytes, true);
+        Ok(SoftMemory::mapped(mapping, bytes))
     }
 
     /// A part of this memory, which it keeps mapped. Not of another process's.
@@ -428,17 +479,21 @@ impl Reservation {
         if bytes > self.0.len {
             return Err(unmappable(len, Errno::NOSPC));
         }
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, shared() | MapFlags::FIXED);
+        let flags = shared(bytes) | MapFlags::FIXED;
         let at = self.0.start.as_ptr().cast();
         // SAFETY: the address range is ours, and nothing was ever there.
-        unsafe { rustix::mm::mmap(at, bytes, protection, flags, &file, 0) }
+        unsafe { rustix::mm::mmap(at, bytes, READ_WRITE, flags, &file, 0) }
             .map_err(|error| unmappable(len, error))?;
+        self.0.populate(&file, 0, bytes, true);
         Ok(SoftMemory::mapped(self.0, bytes))
     }
 }
 
-fn shared() -> MapFlags {
-    MapFlags::SHARED | MapFlags::POPULATE
+/// How so many bytes of a file are mapped: their pages too, if they are few ([`Mapping::populate`]).
+fn shared(bytes: usize) -> MapFlags {
+    let mut flags = MapFlags::SHARED;
+    flags.set(MapFlags::POPULATE, bytes <= POPULATE_STEP);
+    flags
 }
 
 fn unmappable(len: u64, error: Errno) -> MapError {
@@ -464,9 +519,11 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // Nobody mends it from now on.
         self.shared = None;
-        // SAFETY: the mapping is ours, of this length, and the last owner is going. An error would
-        // mean that it was unmapped behind our back, and leaves nothing to do.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+        for (at, len) in steps(self.len, UNMAP_STEP) {
+            // SAFETY: the mapping is ours, of this length, and the last owner is going. An error would
+            // mean that it was unmapped behind our back, and leaves nothing to do.
+            let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().add(at).cast(), len) };
+        }
     }
 }
 
@@ -584,6 +641,72 @@ mod tests {
         assert!(memory.write(u64::MAX, &[1]).is_err());
         assert!(memory.read(100, &mut []).is_ok());
         assert_eq!(memory.fetch_add(12, 1), Err(MemoryError::Misaligned { offset: 12 }));
+    }
+
+    /// A file of so many bytes, of which there are no pages.
+    fn file(len: u64) -> std::os::fd::OwnedFd {
+        use rustix::fs::{MemfdFlags, SealFlags};
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("test", flags).unwrap();
+        rustix::fs::ftruncate(&file, len).unwrap();
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        file
+    }
+
+    /// Bytes of the pages that a file has.
+    fn bytes_of(file: &std::os::fd::OwnedFd) -> usize {
+        rustix::fs::fstat(file).unwrap().st_blocks as usize * 512
+    }
+
+    /// All others of the process waited who mapped something, for as long as all of it took: a node's engine, for seconds.
+    #[test]
+    fn others_map_something_while_a_large_file_is_mapped() {
+        use std::sync::atomic::{AtomicBool, AtomicU32};
+        const BYTES: u64 = 256 << 20;
+        const WANTED: u32 = 4;
+        // The system may not let the other thread run meanwhile, but not again and again.
+        let is_so = (0..20).any(|_| {
+            let (is_there, others, file) = (AtomicBool::new(false), AtomicU32::new(0), file(BYTES));
+            let is_half_done = || (1..BYTES as usize).contains(&bytes_of(&file));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while bytes_of(&file) < BYTES as usize {
+                        let begins_meanwhile = is_half_done();
+                        drop(SoftMemory::alloc(4_096).unwrap());
+                        let is_meanwhile = begins_meanwhile && is_half_done();
+                        others.fetch_add(u32::from(is_meanwhile), Ordering::Relaxed);
+                        is_there.store(true, Ordering::Release);
+                    }
+                });
+                while !is_there.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                drop(SoftMemory::map_file(&file, BYTES).unwrap());
+            });
+            others.into_inner() >= WANTED
+        });
+        assert!(is_so);
+    }
+
+    #[test]
+    fn all_pages_of_a_file_are_mapped_and_unmapped_by_steps_too() {
+        const BYTES: usize = 3 * POPULATE_STEP + 4_096;
+        for is_known in [true, false] {
+            let file = file(BYTES as u64);
+            // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
+            let start = unsafe {
+                rustix::mm::mmap(ptr::null_mut(), BYTES, READ_WRITE, MapFlags::SHARED, &file, 0)
+            };
+            let mapping = Mapping::of(NonNull::new(start.unwrap().cast()).unwrap(), BYTES);
+            mapping.populate(&file, 0, BYTES, is_known);
+            assert_eq!(bytes_of(&file), BYTES, "{is_known}");
+        }
+        for (len, step) in [(1, 4), (4, 4), (5, 4), (12, 4), (13, 4)] {
+            let all: Vec<_> = steps(len, step).collect();
+            assert!(all.iter().all(|(at, len)| at % step == 0 && (1..=step).contains(len)));
+            assert!(all.windows(2).all(|two| two[0].0 + two[0].1 == two[1].0));
+            assert_eq!(all.last().map(|(at, len)| at + len), Some(len));
+        }
     }
 
     #[test]

@@ -1,17 +1,19 @@
-//! Status and metrics for others: a small thread that serves one of them at a time.
+//! Status and metrics for others: a small thread that asks the engine once for all who wait.
 //!
 //! Over a Unix socket it writes the status as one JSON object and closes. Over TCP it answers
 //! `GET /metrics` with the metrics in the text form of OpenMetrics, which Prometheus reads.
 #![allow(clippy::disallowed_types, reason = "how long an asker is waited for")]
 
+mod askers;
 mod requests;
 
 use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,7 @@ use crate::engine::{Notice, Outlet};
 use crate::metrics;
 use crate::worker::Worker;
 use crate::{NodeError, Status};
+use askers::Askers;
 use requests::{ASKER_WAIT, Requests};
 
 /// Time between two questions to the engine, so that those who ask without end cost it little: at least this, and so many
@@ -97,16 +100,20 @@ impl Observer {
     }
 
     fn serve(&self, stop: &AtomicBool, wake: &OwnedFd, outlet: &Outlet) {
-        let mut engine = Asked { outlet, next: None };
+        let mut engine = Asked { outlet, next: None, latest: None };
         let mut capturer = Capturer::default();
-        let mut requests = Requests::default();
+        let (mut askers, mut requests) = (Askers::default(), Requests::default());
         while !stop.load(Ordering::Relaxed) {
             let mut fds = vec![PollFd::new(wake, PollFlags::IN)];
-            fds.extend(self.status.iter().map(|(one, _)| PollFd::new(one, PollFlags::IN)));
+            let status = self.status.iter().filter(|_| askers.has_room());
+            fds.extend(status.map(|(one, _)| PollFd::new(one, PollFlags::IN)));
             fds.extend(self.metrics.iter().map(|one| PollFd::new(one, PollFlags::IN)));
             fds.extend(self.capture.iter().map(|(one, _)| PollFd::new(one, PollFlags::IN)));
             fds.extend(requests.sockets().map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)));
-            let left = requests.due().map(|due| due.saturating_duration_since(Instant::now()));
+            fds.extend(askers.sockets().map(|one| PollFd::from_borrowed_fd(one, PollFlags::OUT)));
+            let next = engine.next.filter(|_| askers.wait());
+            let due = requests.due().into_iter().chain(askers.due()).chain(next).min();
+            let left = due.map(|due| due.saturating_duration_since(Instant::now()));
             let left = left.and_then(|left| Timespec::try_from(left).ok());
             match poll(&mut fds, left.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -115,10 +122,7 @@ impl Observer {
             // That an asker goes away or takes too long concerns nobody else.
             let mut failed = false;
             if let Some((listener, _)) = &self.status {
-                match listener.accept() {
-                    Ok((stream, _)) => drop(tell_status(&stream, &mut engine)),
-                    Err(error) => failed |= error.kind() != io::ErrorKind::WouldBlock,
-                }
+                failed |= askers.take_in(listener).is_err();
             }
             if let Some(listener) = &self.metrics {
                 match listener.accept() {
@@ -126,7 +130,20 @@ impl Observer {
                     Err(error) => failed |= error.kind() != io::ErrorKind::WouldBlock,
                 }
             }
-            while let Some((stream, request)) = requests.next(Instant::now()) {
+            let now = Instant::now();
+            let asked: Vec<_> = std::iter::from_fn(|| requests.next(now)).collect();
+            // All who are here by now are told the same.
+            engine.latest = None;
+            if askers.wait() && engine.next.is_none_or(|next| next <= now) {
+                let text = engine.status().and_then(|status| {
+                    let mut text = serde_json::to_vec(&*status)?;
+                    text.push(b'\n');
+                    Ok(text)
+                });
+                askers.tell(text.ok(), Instant::now());
+            }
+            askers.go_on(Instant::now());
+            for (stream, request) in asked {
                 drop(answer_http(&stream, &request, &mut engine));
             }
             if let Some((listener, _)) = &self.capture {
@@ -149,10 +166,15 @@ struct Asked<'a> {
     outlet: &'a Outlet,
     /// When it is asked again at the earliest.
     next: Option<Instant>,
+    /// What it has answered since that was last forgotten.
+    latest: Option<Rc<Status>>,
 }
 
 impl Asked<'_> {
-    fn status(&mut self) -> io::Result<Status> {
+    fn status(&mut self) -> io::Result<Rc<Status>> {
+        if let Some(latest) = &self.latest {
+            return Ok(latest.clone());
+        }
         if let Some(next) = self.next {
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
@@ -160,23 +182,14 @@ impl Asked<'_> {
         let status = self.outlet.ask(|answer| Notice::Status { answer });
         let answered = Instant::now();
         self.next = Some(answered + apart(answered - asked));
-        status.ok_or(io::ErrorKind::TimedOut.into())
+        let status = Rc::new(status.ok_or(io::ErrorKind::TimedOut)?);
+        Ok(self.latest.insert(status).clone())
     }
 }
 
 /// How long the engine is left alone after an answer.
 fn apart(took: Duration) -> Duration {
     (took * APART_TIMES).clamp(APART, APART_MAX)
-}
-
-fn tell_status(mut stream: &UnixStream, engine: &mut Asked<'_>) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
-    let mut text = serde_json::to_vec(&engine.status()?)?;
-    text.push(b'\n');
-    write_in_time(&text, Instant::now() + ASKER_WAIT, |bytes, left| {
-        stream.set_write_timeout(Some(left))?;
-        stream.write(bytes)
-    })
 }
 
 fn answer_http(mut stream: &TcpStream, request: &[u8], engine: &mut Asked<'_>) -> io::Result<()> {
@@ -190,7 +203,7 @@ fn answer_http(mut stream: &TcpStream, request: &[u8], engine: &mut Asked<'_>) -
             ("421 Misdirected Request", "text/plain", "ask for it by its address\n".to_string())
         }
         (b"GET", b"/metrics") => {
-            ("200 OK", metrics::CONTENT_TYPE, metrics::encode(&engine.status()?))
+            ("200 OK", metrics::CONTENT_TYPE, metrics::encode(&*engine.status()?))
         }
         (b"GET", _) => ("404 Not Found", "text/plain", "ask for /metrics\n".to_string()),
         _ => ("405 Method Not Allowed", "text/plain", "GET it\n".to_string()),
@@ -250,6 +263,51 @@ mod tests {
         for (took, left) in [(0, 2), (1, 20), (4, 80), (50, 100)] {
             assert_eq!(apart(Duration::from_millis(took)), Duration::from_millis(left));
         }
+    }
+
+    /// Each was told by itself, and the engine left alone in between: who came behind a crowd waited for all of it.
+    #[test]
+    fn all_who_wait_are_told_at_once_and_who_does_not_read_holds_nobody_up() {
+        use std::io::Read;
+        use std::os::unix::net::UnixStream;
+        use std::sync::atomic::AtomicU32;
+        const ASKERS: usize = 100;
+        let path = std::env::temp_dir().join(format!("elver-observer-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let (outlet, mut inlet) = crate::engine::channel().unwrap();
+        let observer = Observer::new().with_status(listener, path.clone());
+        let worker = observer.start(outlet).unwrap();
+        let (are_here, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let asked = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Acquire) {
+                    let Some(Notice::Status { answer }) = inlet.next() else {
+                        std::thread::yield_now();
+                        continue;
+                    };
+                    while !are_here.load(Ordering::Acquire) {
+                        std::thread::yield_now();
+                    }
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    // More than a socket takes that nobody reads.
+                    let status = Status { version: "x".repeat(1 << 20), ..Status::default() };
+                    let _ = answer.try_send(status);
+                }
+            });
+            let connect = |_| UnixStream::connect(&path).unwrap();
+            let mut askers: Vec<_> = (0..ASKERS).map(connect).collect();
+            are_here.store(true, Ordering::Release);
+            // The others do not read at all.
+            for asker in &mut askers[ASKERS - 2..] {
+                let mut text = String::new();
+                asker.read_to_string(&mut text).unwrap();
+                assert!(text.ends_with("}\n"), "{} bytes", text.len());
+            }
+            is_over.store(true, Ordering::Release);
+        });
+        assert!((1..10).contains(&asked.into_inner()));
+        drop(worker);
     }
 
     #[test]

@@ -26,6 +26,12 @@ fn open(pid: Pid, pidfd: &OwnedFd) -> Result<ProcessMemory, MapError> {
     ProcessMemory::open(pid, rustix::process::geteuid().as_raw(), pidfd)
 }
 
+/// The same, as a node sees one that it does not trust.
+fn guarded(pid: Pid) -> ProcessMemory {
+    let uid = rustix::process::geteuid().as_raw();
+    ProcessMemory::guarded(pid, uid, pidfd(pid), Arc::new(Copier::default()), 7)
+}
+
 /// This process, as a node sees a client.
 fn myself() -> Arc<ProcessMemory> {
     let pid = getpid();
@@ -263,7 +269,7 @@ fn a_guarded_process_is_copied_all_the_same() {
     const LEN: usize = 200_000;
     let mut bytes: Vec<u8> = (0..LEN).map(|at| at as u8).collect();
     let pid = getpid();
-    let process = open(pid, &pidfd(pid)).unwrap().guarded(Arc::new(Copier::default()), 7);
+    let process = guarded(pid);
     let memory =
         SoftMemory::of_process(Arc::new(process), bytes.as_mut_ptr() as u64, LEN as u64).unwrap();
     let copy = SoftMemory::alloc(LEN as u64).unwrap();
@@ -277,7 +283,7 @@ fn a_guarded_process_is_copied_all_the_same() {
     assert_eq!((read[0], read[1], read[LEN - 1]), (0, 0, (LEN - 2) as u8));
     assert!(memory.read_waiting(1, &mut read).is_err());
     // Nothing is mapped there.
-    let process = open(pid, &pidfd(pid)).unwrap().guarded(Arc::new(Copier::default()), 7);
+    let process = guarded(pid);
     assert!(SoftMemory::of_process(Arc::new(process), PAGE, 8).is_err());
 }
 

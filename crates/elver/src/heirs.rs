@@ -164,10 +164,9 @@ impl Session {
         let (welcome, session) = (inner.link.welcome, inner.link.options());
         drop(inner);
         let layout = HeirsLayout { heirs: count, vqps };
-        if file_bytes != layout.bytes() {
-            return Err(UNEXPECTED);
-        }
-        let mapped = file.and_then(|file| {
+        let is_whole = file_bytes == layout.bytes();
+        let mapped = file.and_then(|file| if is_whole { Ok(file) } else { Err(UNEXPECTED) });
+        let mapped = mapped.and_then(|file| {
             elver_portal::Heirs::map(file, layout)
                 .map_err(|reason| Error::System { call: "mapping the sessions", reason })
         });

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -114,7 +115,7 @@ fn serve(config: Config) -> anyhow::Result<()> {
     let registry = node.registry_address();
     let observer = observer.with_status(status, path.status());
     node.observe(observer.with_capture(capture, path.capture()))?;
-    node.watch(watchdog(&config))?;
+    node.watch(watchdog(&config)?)?;
 
     let reports = node.take_reports();
     // Apart, since who reads them may take as long as they like. It ends with the node.
@@ -168,7 +169,7 @@ fn tell_supervisor(state: NotifyState<'_>) {
 }
 
 /// Tells the supervisor while the engine turns, and ends the daemon when it hangs.
-fn watchdog(config: &Config) -> Watchdog {
+fn watchdog(config: &Config) -> std::io::Result<Watchdog> {
     let (hang_ms, aborts) = (config.engine.hang_ms, config.engine.hang_aborts);
     let every = sd_notify::watchdog_enabled().filter(|every| !every.is_zero());
     let turned = move || {
@@ -176,30 +177,33 @@ fn watchdog(config: &Config) -> Watchdog {
             tell_supervisor(NotifyState::Watchdog);
         }
     };
+    let (tell, words) = sync_channel::<String>(1);
+    let (told, is_told) = sync_channel(1);
+    // There already, since what keeps the engine may keep the system from making one.
+    std::thread::Builder::new().name("elver-last-words".into()).spawn(move || {
+        for text in words {
+            // Whoever started the daemon may have closed it, or may not read it: nobody waits for that.
+            let _ = writeln!(std::io::stderr(), "elverd: {text}");
+            let _ = told.try_send(());
+        }
+    })?;
     let hung = move |place: &str| {
         let fate = if aborts { "; ending" } else { "" };
         let text =
             format!("the engine has made no round for {hang_ms} ms{fate}. It stands at: {place}");
-        // Whoever started the daemon may have closed it, or may not read it: nobody waits for that.
-        let tell = std::thread::Builder::new()
-            .name("elver-last-words".into())
-            .spawn(move || drop(writeln!(std::io::stderr(), "elverd: {text}")));
+        // Of what nobody reads the next is not told.
+        let _ = tell.try_send(text);
         if aborts {
-            let limit = std::time::Instant::now() + LAST_WORDS_MAX;
-            while tell.as_ref().is_ok_and(|tell| !tell.is_finished())
-                && std::time::Instant::now() < limit
-            {
-                std::thread::park_timeout(Duration::from_millis(1));
-            }
+            let _ = is_told.recv_timeout(LAST_WORDS_MAX);
             std::process::abort();
         }
     };
-    Watchdog {
+    Ok(Watchdog {
         hang: Duration::from_millis(hang_ms),
         every,
         turned: Box::new(turned),
         hung: Box::new(hung),
-    }
+    })
 }
 
 /// A session takes three descriptors, and a region one: as many as the system permits.

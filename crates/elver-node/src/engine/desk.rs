@@ -19,7 +19,7 @@ use super::held::Held;
 use super::leases;
 use super::looks::{Look, Looks};
 use super::maker::Maker;
-use super::orders::{Order, Piece};
+use super::orders::{Awaiting, Cleared, Order, Piece};
 use super::quota::{Quotas, Usage};
 use super::session::{Open, Owed, Region, Session};
 use super::sessions::Sessions;
@@ -268,7 +268,7 @@ impl<'a> Desk<'a> {
         let order = Order { slot, serial, request, account, len, addr, access, huge, near, held };
         // Large memory takes long to make, and as long to give back.
         self.tools.core.may_reg_mr(self.open.client, (addr, len.max(1)), access)?;
-        let usage = Usage::region(order.bytes());
+        let usage = order.usage();
         self.quotas.take(self.who.account, usage)?;
         let made =
             self.tools.maker.make(order).map_err(NotHanded::from).and_then(|made| match made {
@@ -277,10 +277,7 @@ impl<'a> Desk<'a> {
                     hand_over(tools, self.socket, self.open, &order, piece, usage).map(Some)
                 }
                 None => {
-                    // Among what is leaving, so that it counts if the process dies now.
-                    self.open
-                        .leaving
-                        .insert(request, Region { usage, memory: None, backing: None });
+                    self.open.ordered.insert(request, usage);
                     Ok(None)
                 }
             });
@@ -351,28 +348,28 @@ impl<'a> Desk<'a> {
             Refused::new(RefusalCode::Permission, text)
         };
         let pid = self.who.pid.ok_or_else(unseen)?;
-        let is_own = pid == getpid();
-        let memory = match self.process {
-            // Not by its number, which another process may have by now.
-            Some(process) => ProcessMemory::open(pid, self.who.uid, process)?,
-            None if is_own => ProcessMemory::open(pid, self.who.uid, self.socket.peer_pidfd()?)?,
-            None => return Err(unseen()),
+        let Some(process) = self.process else {
+            if pid != getpid() {
+                return Err(unseen());
+            }
+            // Whoever drives its own node waits for its own pages.
+            let process = self.socket.peer_pidfd()?;
+            return Ok(Arc::new(ProcessMemory::open(pid, self.who.uid, process)?));
         };
-        // Whoever drives its own node waits for its own pages.
-        if is_own {
-            return Ok(Arc::new(memory));
-        }
         let payer = self.who.account.number();
         if self.tools.copier.refuses(payer) {
             let text = "memory of a process of this user's took too long to read; try again later, or \
                         allocate it at the node instead (Session::alloc)";
             return Err(Refused::new(RefusalCode::Busy, text));
         }
-        let copier = self.tools.copier.clone();
+        // Not by its number alone, which another process may have by now. Nothing of it is opened here: who
+        // does may have to wait for it.
+        let (uid, process, copier) =
+            (self.who.uid, process.try_clone()?, self.tools.copier.clone());
         Ok(Arc::new(if self.who.is_trusted {
-            memory.guarded_where_absent(copier, payer)
+            ProcessMemory::guarded_where_absent(pid, uid, process, copier, payer)
         } else {
-            memory.guarded(copier, payer)
+            ProcessMemory::guarded(pid, uid, process, copier, payer)
         }))
     }
 
@@ -387,7 +384,7 @@ impl<'a> Desk<'a> {
 
     /// Two commands that wait must not have one number, or one would take the other's place.
     fn fresh_request(&self, request: u32) -> Result<(), Refused> {
-        if self.open.leaving.contains_key(&request) {
+        if self.open.leaving.contains_key(&request) || self.open.ordered.contains_key(&request) {
             let text = format!("a command of number {request} waits already");
             return Err(Refused::new(RefusalCode::State, text));
         }
@@ -434,8 +431,9 @@ pub(super) fn hand_over(
     let info = match core.reg_mr(open.client, memory, Some(order.addr), order.access) {
         Ok(info) => info,
         Err(error) => {
-            maker.give_back(piece.memory, piece.bytes);
-            return Err(NotHanded { refused: error.into(), kept: false });
+            let cleared = Cleared { account: order.account, usage, awaited_by: Awaiting::Nobody };
+            let kept = !maker.give_back(piece.memory, piece.bytes, cleared);
+            return Err(NotHanded { refused: error.into(), kept });
         }
     };
     let memory = Some(Held::new(piece.memory, order.addr));

@@ -159,16 +159,17 @@ impl Directs {
         let Session { socket, process, customer, open: Some(open), .. } = session else {
             return Err(ended());
         };
-        let is_new = open.gate.is_none();
         let gate = match &mut open.gate {
             Some(gate) => gate,
             none => {
                 let gate = Gate::make(token, process.as_ref())?;
                 gate.file.is_had_by(customer.account);
-                socket.send(&Message::Memory { request }, Some(gate.file.as_fd()))?;
                 none.insert(gate)
             }
         };
+        if !gate.is_taken {
+            socket.send(&Message::Memory { request }, Some(gate.file.as_fd()))?;
+        }
         let doors = self.doors.entry(lkey).or_default();
         if let Some(door) = gate.door_of(lkey) {
             gate.vqps.insert(vqp);
@@ -182,13 +183,12 @@ impl Directs {
             Refused::new(RefusalCode::Limit, text)
         })?;
         if let Err(error) = send(socket, request, &file, access) {
+            // Its process hears of a refusal, and takes no gate with that: it comes again with the next region. It stays, since
+            // who unmaps a file that a process was sent may have to wait for that.
             gate.free_door(door);
-            if is_new {
-                // Its process hears of a refusal, and takes no gate with that: one comes with the next region.
-                open.gate = None;
-            }
             return Err(error.into());
         }
+        gate.is_taken = true;
         gate.vqps.insert(vqp);
         self.generation += 1;
         let generation = self.generation;

@@ -18,7 +18,7 @@ impl Engine {
     /// Ends a session: its process is gone, or must go.
     pub(super) fn end(&mut self, slot: u32, how: End, now: Time) {
         let Some(session) = self.sessions.at(slot) else { return };
-        let token = session.token(slot);
+        let (token, account) = (session.token(slot), session.account());
         let heir = session.open.as_ref().and_then(|open| Some((open.heir?, open.client)));
         // Others may keep handles of its process.
         self.door.unwatch(&session.socket, session.process.as_ref());
@@ -35,6 +35,7 @@ impl Engine {
         if let Some(client) = self.sessions.end(slot, how, &mut self.counters, now) {
             self.core.client_close(client, now);
         }
+        self.sessions.quotas.give_back(account, self.maker.forget(token, account));
         self.sets.ended(token, heir, &mut self.sessions, &mut self.core, now);
     }
 }

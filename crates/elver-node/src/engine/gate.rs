@@ -16,6 +16,8 @@ use super::room::{self, Backing};
 pub(super) struct Gate {
     pub(super) end: Arc<GateEnd>,
     pub(super) file: Backing,
+    /// Its process has it, since it came with a region.
+    pub(super) is_taken: bool,
     /// The keys of the regions that are open to it, by their doors.
     doors: Vec<Option<u32>>,
     /// Its VQPs that were let go this way.
@@ -54,7 +56,7 @@ impl Gate {
             is_given_up: AtomicBool::new(false),
             token,
         });
-        Ok(Gate { end, file, doors: Vec::new(), vqps: FxHashSet::default() })
+        Ok(Gate { end, file, is_taken: false, doors: Vec::new(), vqps: FxHashSet::default() })
     }
 
     /// The door by which a region is open.

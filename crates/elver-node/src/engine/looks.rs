@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use elver_soft::{Copier, MapError, ProcessMemory, SoftMemory};
+use elver_soft::{MapError, ProcessMemory, SoftMemory};
 use elver_verbs::{AccessFlags, Time};
+use rustc_hash::FxHashMap;
 
 use super::notice::{Notice, Outlet};
 use super::orders::Looked;
@@ -62,14 +63,45 @@ impl Looks {
         self.open.remove(&looked.id).map(|look| (look, found))
     }
 
-    /// Those that take too long.
+    /// Those that take too long, of accounts whose copies do as `is_late` says: it is asked once of each.
     #[inline]
-    pub(super) fn overdue(&mut self, copier: &Copier, now: Time) -> Vec<Look> {
+    pub(super) fn overdue(&mut self, mut is_late: impl FnMut(u64) -> bool, now: Time) -> Vec<Look> {
         if self.open.is_empty() || now.ns_since(self.looked_at) < LOOK_NS {
             return Vec::new();
         }
         self.looked_at = now;
-        let late = |_: &u64, look: &mut Look| copier.overdue(look.payer);
+        let mut seen = FxHashMap::default();
+        let late = |_: &u64, look: &mut Look| {
+            *seen.entry(look.payer).or_insert_with(|| is_late(look.payer))
+        };
         self.open.extract_if(.., late).map(|(_, look)| look).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::notice::channel;
+    use super::*;
+
+    /// The engine looked at the account's thread for each of them, by a file of the system's each time.
+    #[test]
+    fn each_account_is_asked_after_once_however_many_looks_it_has() {
+        let (outlet, _inlet) = channel().unwrap();
+        let mut looks = Looks::new(outlet);
+        for id in 0..1_000 {
+            let (request, access, payer) = (id as u32, AccessFlags::empty(), id % 2);
+            let look = Look { slot: 0, serial: 0, request, addr: 0, access, payer };
+            looks.open.insert(id, look);
+        }
+        let mut asked = Vec::new();
+        let mut is_late = |payer| {
+            asked.push(payer);
+            payer == 1
+        };
+        let late = looks.overdue(&mut is_late, Time(LOOK_NS));
+        assert!(late.len() == 500 && late.iter().all(|look| look.payer == 1));
+        assert_eq!(looks.open.len(), 500);
+        assert!(looks.overdue(&mut is_late, Time(LOOK_NS + 1)).is_empty(), "it is too soon");
+        assert_eq!(asked, [0, 1]);
     }
 }

@@ -1,13 +1,12 @@
-//! Memory for clients. Small pieces are made at once; a large one takes the kernel long to clear,
-//! so that a thread of its own makes it, and no other client notices. What a process has been handed a thread
-//! of its account gives back ([`Asides`]): it can keep whoever does that waiting.
+//! Memory for clients. Small pieces are made at once; a large one takes the kernel long to clear, so that a thread of
+//! its own makes it, in steps between which others of this process map something, and accounts in turn
+//! ([`super::jobs`]). What a process has been handed a thread of its account gives back ([`Asides`]): it can keep whoever
+//! does that waiting.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use elver_portal::memfd::{self, HUGE_PAGE, Pages};
@@ -16,52 +15,14 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::account::Account;
 use super::asides::Asides;
+use super::jobs::{Job, Jobs, Work};
 use super::notice::{Notice, Outlet};
 use super::orders::{Cleared, Filed, Leavings, Made, Order, PAGE, Piece, SetFile};
+use super::quota::Usage;
 use super::room::{self, Backing};
 
 /// Pieces up to this are made by the engine itself.
 const AT_ONCE_BYTES: u64 = 256 * 1024;
-/// Pieces and files that may wait to be made; of these one account has half of what others leave. What is to be given back always has a place: large memory was made
-/// by the thread that gives it back, so that no more of it waits than processes had at once.
-const MAKING_MAX: u32 = 64;
-
-enum Job {
-    Make(Order),
-    File(SetFile),
-    Discard(SoftMemory),
-}
-
-/// Pieces and files that wait to be made, by who pays for them.
-#[derive(Debug, Default)]
-struct Making {
-    all: u32,
-    of: HashMap<Account, u32>,
-}
-
-impl Making {
-    /// Counts one more; whether there is room for it.
-    fn take(&mut self, account: Account) -> bool {
-        let own = self.of.get(&account).copied().unwrap_or_default();
-        let others = self.all - own;
-        if 2 * (own + 1) > MAKING_MAX.saturating_sub(others) {
-            return false;
-        }
-        self.all += 1;
-        self.of.insert(account, own + 1);
-        true
-    }
-
-    fn give_back(&mut self, account: Account) {
-        let own = self.of.get_mut(&account).expect("it was counted");
-        *own -= 1;
-        if *own == 0 {
-            self.of.remove(&account);
-        }
-        self.all -= 1;
-    }
-}
-
 /// Counts pieces that lie elsewhere than they were to.
 #[derive(Clone, Default)]
 struct Unplaced(Arc<AtomicU64>);
@@ -75,8 +36,7 @@ impl Unplaced {
 
 /// Makes memory: small pieces at once, large ones on its thread.
 pub(super) struct Maker {
-    jobs: Option<Sender<Job>>,
-    making: Arc<Mutex<Making>>,
+    pub(super) jobs: Arc<Jobs>,
     unplaced: Unplaced,
     thread: Option<JoinHandle<()>>,
     /// What may have to wait for processes.
@@ -85,16 +45,15 @@ pub(super) struct Maker {
 
 impl Maker {
     pub(super) fn start(outlet: Outlet) -> io::Result<Maker> {
-        let (sender, receiver) = channel();
-        let making = Arc::<Mutex<Making>>::default();
-        let made = making.clone();
+        let jobs = Arc::<Jobs>::default();
+        let given = jobs.clone();
         let unplaced = Unplaced::default();
         let seen = unplaced.clone();
         let asides = Asides::new(outlet.clone());
         let thread = std::thread::Builder::new()
             .name("elver-memory".into())
-            .spawn(move || work(&receiver, &made, &seen, &outlet))?;
-        Ok(Maker { jobs: Some(sender), making, unplaced, thread: Some(thread), asides })
+            .spawn(move || work(&given, &seen, &outlet))?;
+        Ok(Maker { jobs, unplaced, thread: Some(thread), asides })
     }
 
     /// Pieces that lie anywhere, since the system did not take the wish that they lie at a NUMA node.
@@ -107,13 +66,13 @@ impl Maker {
         if order.len <= AT_ONCE_BYTES && !order.huge {
             return Piece::make(&order).map(|piece| Some(self.unplaced.look(piece)));
         }
-        self.order(order.account, Job::Make(order))?;
+        self.order(Job::Make(order))?;
         Ok(None)
     }
 
     /// Makes a file later: then [`Notice::Filed`] brings it.
     pub(super) fn make_file(&self, file: SetFile) -> io::Result<()> {
-        self.order(file.account, Job::File(file))
+        self.order(Job::File(file))
     }
 
     /// Gives all of a set's file back to the system, though processes may still map it, and tells.
@@ -145,30 +104,36 @@ impl Maker {
     }
 
     /// Has the thread make something, unless too much waits already.
-    fn order(&self, account: Account, job: Job) -> io::Result<()> {
-        let busy = || io::Error::other("too many large pieces of memory are being made; try again");
-        if !making(&self.making).take(account) {
-            return Err(busy());
+    fn order(&self, job: Job) -> io::Result<()> {
+        if !self.jobs.add(job) {
+            let busy = "too many large pieces of memory are being made; try again";
+            return Err(io::Error::other(busy));
         }
-        // It fails only when the thread has ended, and then nothing is made any more.
-        self.jobs.as_ref().and_then(|jobs| jobs.send(job).ok()).ok_or_else(busy)
+        Ok(())
     }
 
-    /// Gives memory back to the system that no process was handed.
-    pub(super) fn give_back(&self, memory: SoftMemory, bytes: u64) {
-        match &self.jobs {
-            Some(jobs) if bytes > AT_ONCE_BYTES => {
-                // Without the thread it goes with the process.
-                let _ = jobs.send(Job::Discard(memory));
-            }
-            _ => memory.discard(),
+    /// A session has ended, or said goodbye: what it has ordered is not made any more, and this is what counts no more. What is
+    /// being made comes all the same, and counts until then.
+    pub(super) fn forget(&self, token: u64, account: Account) -> Usage {
+        self.jobs.forget(token, account)
+    }
+
+    /// Gives memory back to the system that no process was handed: whether at once. Otherwise it is told of, and counts until
+    /// then.
+    pub(super) fn give_back(&self, memory: SoftMemory, bytes: u64, cleared: Cleared) -> bool {
+        let at_once = bytes <= AT_ONCE_BYTES;
+        if at_once {
+            memory.discard();
+        } else {
+            self.jobs.discard(memory, cleared);
         }
+        at_once
     }
 }
 
 impl Drop for Maker {
     fn drop(&mut self) {
-        self.jobs = None;
+        self.jobs.close();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was reported where it happened.
             let _ = thread.join();
@@ -204,28 +169,25 @@ impl Piece {
     }
 }
 
-/// Held for a few instructions at either side.
-fn making(making: &Mutex<Making>) -> MutexGuard<'_, Making> {
-    making.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn work(jobs: &Receiver<Job>, waiting: &Mutex<Making>, unplaced: &Unplaced, outlet: &Outlet) {
-    while let Ok(job) = jobs.recv() {
-        match job {
-            Job::Make(order) => {
-                making(waiting).give_back(order.account);
+fn work(jobs: &Jobs, unplaced: &Unplaced, outlet: &Outlet) {
+    while let Some(work) = jobs.next() {
+        let notice = match work {
+            Work::Make(Job::Make(order)) => {
                 let result = Piece::make(&order).map(|piece| unplaced.look(piece));
-                let made = Made { order, result };
-                // Without an engine nobody waits for it.
-                let _ = outlet.send(Notice::Made(made));
+                Notice::Made(Made { order, result })
             }
-            Job::File(order) => {
-                making(waiting).give_back(order.account);
-                let file = room::memfd("elver-heirs", order.bytes, Pages::Small, order.held);
-                let _ = outlet.send(Notice::Filed(Filed { order, result: file }));
+            Work::Make(Job::File(order)) => {
+                let result = room::memfd("elver-heirs", order.bytes, Pages::Small, order.held);
+                Notice::Filed(Filed { order, result })
             }
-            Job::Discard(memory) => memory.discard(),
-        }
+            Work::Discard(memory, cleared) => {
+                memory.discard();
+                drop(memory);
+                Notice::Cleared(cleared)
+            }
+        };
+        // Without an engine nobody waits for it.
+        let _ = outlet.send(notice);
     }
 }
 
@@ -234,25 +196,13 @@ mod tests {
     use elver_portal::numa;
     use elver_verbs::AccessFlags;
 
+    use super::super::orders::Awaiting;
     use super::*;
 
     const USER: Account = Account { uid: 1, space: 0, is_root: false };
 
-    #[test]
-    fn one_account_leaves_places_to_others() {
-        let mut making = Making::default();
-        let other = |uid| Account { uid, ..USER };
-        let has = |making: &mut Making, account| (0..).take_while(|_| making.take(account)).count();
-        assert_eq!(has(&mut making, USER), 32);
-        assert_eq!(has(&mut making, other(2)), 16);
-        assert_eq!(has(&mut making, other(3)), 8);
-        assert!(!making.take(USER));
-        (0..16).for_each(|_| making.give_back(USER));
-        assert!(making.take(other(2)) && making.take(USER));
-        for (account, count) in [(USER, 17), (other(2), 17), (other(3), 8)] {
-            (0..count).for_each(|_| making.give_back(account));
-        }
-        assert!(making.all == 0 && making.of.is_empty());
+    fn cleared() -> Cleared {
+        Cleared { account: USER, usage: Usage::NONE, awaited_by: Awaiting::Nobody }
     }
 
     #[test]
@@ -285,11 +235,14 @@ mod tests {
             held: None,
         };
         assert!(maker.make(order).unwrap().is_none());
+        while maker.jobs.len() > 0 {
+            std::thread::yield_now();
+        }
         let mut files = Vec::new();
-        for _ in 0..2 * MAKING_MAX {
+        for _ in 0..128 {
             let Piece { file, memory, bytes, .. } =
                 Piece::of(BYTES, PAGE, (Pages::Small, None), None).unwrap();
-            maker.give_back(memory, bytes);
+            assert!(!maker.give_back(memory, bytes, cleared()));
             files.push(file);
         }
         let blocks = |file| rustix::fs::fstat(file).unwrap().st_blocks;
@@ -319,12 +272,12 @@ mod tests {
             };
             let Piece { file, memory, bytes, .. } = maker.make(order).unwrap().unwrap();
             assert!(bytes <= order.bytes() && elver_verbs::Memory::size(&memory) == len);
-            maker.give_back(memory, bytes);
+            assert!(maker.give_back(memory, bytes, cleared()));
             files.push(file);
         }
         let Piece { file, memory, bytes, .. } =
             Piece::of(1 << 20, PAGE, (Pages::Small, None), None).unwrap();
-        maker.give_back(memory, bytes);
+        assert!(!maker.give_back(memory, bytes, cleared()));
         files.push(file);
         drop(inlet);
         // Its thread has done what it was asked.

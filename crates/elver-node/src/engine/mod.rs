@@ -19,6 +19,7 @@ mod gate;
 mod greet;
 mod heirs;
 mod held;
+mod jobs;
 mod leases;
 mod looks;
 mod maker;
@@ -472,7 +473,7 @@ impl Engine {
         self.tidied_at = now;
         self.visits.forget(now);
         self.door.resume();
-        for look in self.looks.overdue(&self.copier, now) {
+        for look in self.looks.overdue(|payer| self.copier.overdue(payer), now) {
             let text = "reading it took too long; keep it in a file system that answers, or allocate \
                         it at the node instead (Session::alloc)";
             self.register(look, Err(Refused::new(RefusalCode::Permission, text)), now);

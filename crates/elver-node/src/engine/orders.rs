@@ -37,6 +37,16 @@ pub(crate) struct Order {
 }
 
 impl Order {
+    /// Of the session that wants it.
+    pub(super) fn token(&self) -> u64 {
+        u64::from(self.serial) << 32 | u64::from(self.slot)
+    }
+
+    /// What was taken for it of its account's quota.
+    pub(super) fn usage(&self) -> Usage {
+        Usage::region(self.bytes())
+    }
+
     /// The bytes that it takes at most.
     pub(super) fn bytes(&self) -> u64 {
         let page = if self.huge { HUGE_PAGE } else { PAGE };

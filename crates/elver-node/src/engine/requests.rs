@@ -12,7 +12,7 @@ use super::desk::{Desk, NotHanded, PARTED, Tools, hand_over};
 use super::directs::Whose;
 use super::heirs::{Ordered, SetOrder};
 use super::looks::Look;
-use super::orders::Made;
+use super::orders::{Awaiting, Cleared, Made, Piece};
 use super::quota::Usage;
 use super::session::{Open, Owed, Region, Session};
 use super::shares::Share;
@@ -91,7 +91,7 @@ impl Engine {
         } = self;
         let tools = Tools { core, maker, looks, copier };
         let Some(mut desk) = Desk::of(sessions, slot, tools, now) else { return Ok(true) };
-        if desk.open.goodbye.is_some() {
+        if desk.open.is_parted {
             return refuse_all(desk.open, scratch, taken, most);
         }
         desk.open.last = now;
@@ -249,27 +249,31 @@ impl Engine {
     /// Large memory that a session asked for has been made.
     pub(super) fn deliver(&mut self, made: Made, now: Time) {
         let Made { order, result } = made;
-        let token = u64::from(order.serial) << 32 | u64::from(order.slot);
-        let Some(slot) = self.sessions.of_token(token) else {
-            // The process died meanwhile; what it had asked for is counted no more.
-            if let Ok(piece) = result {
-                self.maker.give_back(piece.memory, piece.bytes);
+        let (account, request, usage) = (order.account, order.request, order.usage());
+        let Engine { core, sessions, counters, maker, .. } = self;
+        let slot = sessions.of_token(order.token());
+        let waits = slot.filter(|slot| {
+            sessions.open(*slot).is_some_and(|open| open.ordered.remove(&request).is_some())
+        });
+        let Some((slot, (session, quotas))) =
+            waits.and_then(|slot| Some((slot, sessions.get_with_quotas(slot)?)))
+        else {
+            // The session has ended meanwhile, or said goodbye. It counts until it has gone again.
+            let cleared = Cleared { account, usage, awaited_by: Awaiting::Nobody };
+            let gives = |piece: Piece| maker.give_back(piece.memory, piece.bytes, cleared);
+            if result.map_or(true, gives) {
+                sessions.quotas.give_back(account, usage);
             }
             return;
         };
-        let Engine { core, sessions, counters, maker, .. } = self;
-        let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return };
-        let account = session.account();
         let Session { socket, open: Some(open), .. } = session else { return };
-        let request = order.request;
-        let reserved = open.leaving.remove(&request).map_or(Usage::default(), |one| one.usage);
         let outcome = result
             .map_err(NotHanded::from)
-            .and_then(|piece| hand_over((core, maker), socket, open, &order, piece, reserved))
+            .and_then(|piece| hand_over((core, maker), socket, open, &order, piece, usage))
             .map_err(|NotHanded { refused, kept }| {
                 counters.commands_refused += 1;
                 if !kept {
-                    quotas.give_back(account, reserved);
+                    quotas.give_back(account, usage);
                 }
                 refused
             });

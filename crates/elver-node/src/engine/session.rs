@@ -80,12 +80,16 @@ pub(super) struct Open {
     pub(super) regions: FxHashMap<u32, Region>,
     /// Deregistrations that wait, by request.
     pub(super) leaving: FxHashMap<u32, Region>,
+    /// Memory that it has ordered, by request. It counts until that comes back, or is taken back, whatever becomes of the session.
+    pub(super) ordered: FxHashMap<u32, Usage>,
     /// Its VQPs, and the send WRs that each may have outstanding.
     pub(super) vqps: FxHashMap<u32, u32>,
     pub(super) leases: Leases,
     /// Those of its VQPs that are bound to a port.
     pub(super) bound: FxHashSet<u32>,
-    /// The request of its goodbye.
+    /// It has said goodbye.
+    pub(super) is_parted: bool,
+    /// The request of its goodbye, until that is answered.
     pub(super) goodbye: Option<u32>,
     /// The set that it was made ahead for, and its number there.
     pub(super) heir: Option<(u32, u32)>,
@@ -130,9 +134,11 @@ impl Open {
             process: None,
             regions: FxHashMap::default(),
             leaving: FxHashMap::default(),
+            ordered: FxHashMap::default(),
             vqps: FxHashMap::default(),
             leases: Leases::default(),
             bound: FxHashSet::default(),
+            is_parted: false,
             goodbye: None,
             heir: None,
             gate: None,
@@ -193,6 +199,11 @@ impl Open {
 
     /// All that it has of its user's quota.
     pub(super) fn usage(&self) -> Usage {
+        self.ordered.values().fold(self.own_usage(), |sum, usage| sum.plus(*usage))
+    }
+
+    /// The same without what it has ordered.
+    pub(super) fn own_usage(&self) -> Usage {
         let regions = self.regions.values().chain(self.leaving.values());
         regions.fold(
             Usage {

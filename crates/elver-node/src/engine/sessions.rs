@@ -420,7 +420,7 @@ impl Sessions {
     /// A session said goodbye: its client is closed, and it hears when all of it is gone.
     pub(super) fn leave(&mut self, slot: u32, request: u32) {
         if let Some(open) = self.open(slot) {
-            open.goodbye = Some(request);
+            (open.is_parted, open.goodbye) = (true, Some(request));
             self.leaving += 1;
         }
     }
@@ -469,7 +469,7 @@ impl Sessions {
             // What is still in flight must not reach into a process that has no session.
             process.revoke();
         }
-        let usage = open.usage().minus(session);
+        let usage = open.own_usage().minus(session);
         let Open { client, end, arena, backing, gate, regions, leaving, .. } = open;
         let (rings, mut memory) = (Some(end), Vec::new());
         let mut files = vec![backing];
@@ -551,8 +551,10 @@ impl Sessions {
         let (account, token) = (session.account(), session.token(slot));
         let Some(open) = &mut session.open else { return };
         let Some(request) = open.goodbye.take() else { return };
-        let usage = open.usage().within_session();
+        let usage = open.own_usage().within_session();
         quotas.give_back(account, usage.minus(usage.of_memory()));
+        open.ordered.clear();
+        quotas.give_back(account, maker.forget(token, account));
         let mut leavings = Leavings::default();
         for (_, region) in open.regions.drain().chain(open.leaving.drain()) {
             leavings.memory.extend(region.memory.and_then(Held::into_last));

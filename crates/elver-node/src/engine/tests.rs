@@ -163,6 +163,32 @@ fn a_session_has_so_many_commands_that_wait() {
     assert_eq!(ask(&mut engine, &mut user, 3, &create), Some(None));
 }
 
+/// The engine did it, and stood in it while the process began another program.
+#[test]
+fn another_thread_opens_a_processs_memory() {
+    use rustix::process::{PidfdFlags, pidfd_open};
+    let (mut engine, _outlet) = engine([127, 99, 3, 23]);
+    let mut user = session(&mut engine, USER);
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    child.wait().unwrap();
+    let access = AccessFlags::LOCAL_WRITE;
+    let register = Command::RegisterMr { addr: 4_096, len: 8, access };
+    for (request, is_trusted) in [(1, false), (2, true)] {
+        let session = engine.sessions.get(0).unwrap();
+        session.peer.pid = Some(pid);
+        session.customer.is_trusted = is_trusted;
+        session.process = Some(process.try_clone().unwrap());
+        session.open.as_mut().unwrap().process = None;
+        // What is wrong with it is seen by who opens it.
+        assert_eq!(ask(&mut engine, &mut user, request, &register), None);
+        let refused = until(&mut engine, |_| reply(&mut user.1, request));
+        assert_eq!(refused, Some(RefusalCode::OutOfRange));
+    }
+    assert_eq!(engine.sessions.quotas.of(USER).mrs, 0);
+}
+
 #[test]
 fn so_many_vqps_are_listed_and_all_are_counted() {
     use crate::status::VQPS_LISTED_MAX;
@@ -274,6 +300,75 @@ fn whose_memory_does_not_go_is_answered_later_and_pays_for_it_until_then() {
     assert_eq!(until(&mut engine, |_| reply(&mut user.1, 2)), None);
     assert_eq!(usage(&engine, USER).bytes, 0);
     until(&mut engine, |engine| (usage(engine, USER) == Usage::SESSION).then_some(()));
+}
+
+/// Once its goodbye was answered it was served again, and had a file made and sent.
+#[test]
+fn what_is_asked_behind_a_goodbye_is_refused_when_that_is_answered_too() {
+    let (mut engine, _outlet) = engine([127, 99, 3, 26]);
+    let mut user = session(&mut engine, USER);
+    assert_eq!(ask(&mut engine, &mut user, 1, &Command::Goodbye), None);
+    assert_eq!(until(&mut engine, |_| reply(&mut user.1, 1)), None);
+    let access = AccessFlags::LOCAL_WRITE;
+    let prepare = Command::Prepare { heirs: 1, vqps: 0, mr_len: 0, access };
+    assert_eq!(ask(&mut engine, &mut user, 2, &prepare), Some(Some(RefusalCode::State)));
+}
+
+/// It counted no more once its session had ended, and others of the same user had the maker make as much again, and again.
+#[test]
+fn memory_that_is_being_made_counts_until_it_is_given_back_though_its_session_has_gone() {
+    const BYTES: u64 = 1 << 20;
+    let access = AccessFlags::LOCAL_WRITE;
+    let alloc = Command::AllocMr { len: BYTES, addr: 0x10_0000, access, huge: false };
+    for (host, says_goodbye) in [(24, false), (25, true)] {
+        let (mut engine, outlet) = engine_of([127, 99, 3, host], |config| {
+            config.quota.bytes = BYTES;
+        });
+        // The maker has something to tell, and nobody hears it.
+        while outlet.try_send(Notice::Remove { gid: elver_verbs::Gid([0; 16]) }) {}
+        let mut others = session(&mut engine, Account { uid: 1_002, ..USER });
+        let mut user = session(&mut engine, USER);
+        let bytes = |engine: &Engine| engine.sessions.quotas.of(USER).bytes;
+        assert_eq!(ask(&mut engine, &mut user, 1, &alloc), None);
+        while engine.maker.jobs.len() > 0 {
+            std::thread::yield_now();
+        }
+        // What is not begun goes with the session.
+        let mut second = session(&mut engine, Account { uid: 1_003, ..USER });
+        assert_eq!(ask(&mut engine, &mut second, 1, &alloc), None);
+        assert_eq!(engine.maker.jobs.len(), 1);
+        engine.end(2, End::Closed, now());
+        assert_eq!(engine.maker.jobs.len(), 0);
+        assert_eq!(engine.sessions.quotas.of(Account { uid: 1_003, ..USER }).bytes, 0);
+        if says_goodbye {
+            assert_eq!(ask(&mut engine, &mut user, 2, &Command::Goodbye), None);
+        } else {
+            engine.end(1, End::Closed, now());
+        }
+        // All that the session had has gone; what was made comes last.
+        let (mut made, mut has_gone) = (None, false);
+        let begun = now();
+        while made.is_none() || !has_gone {
+            engine.core.poll(now());
+            engine.tidy(now());
+            match engine.inlet.next() {
+                Some(Notice::Made(one)) => made = Some(one),
+                Some(notice) => engine.heed(notice, now()),
+                None => std::thread::yield_now(),
+            }
+            has_gone |= match says_goodbye {
+                true => reply(&mut user.1, 2) == Some(None),
+                false => engine.sessions.quotas.of(USER).mappings < Usage::SESSION.mappings,
+            };
+            assert!(now().ns_since(begun) < 20_000_000_000, "waited in vain");
+        }
+        assert_eq!(bytes(&engine), BYTES);
+        engine.heed(Notice::Made(made.unwrap()), now());
+        assert_eq!(bytes(&engine), BYTES, "it is still to be given back");
+        until(&mut engine, |engine| (bytes(engine) == 0).then_some(()));
+        assert_eq!(ask(&mut engine, &mut others, 1, &alloc), None);
+        assert_eq!(until(&mut engine, |_| reply(&mut others.1, 1)), None);
+    }
 }
 
 /// It was made first: gigabytes, and then given back.

@@ -711,6 +711,80 @@ fn a_page_that_never_comes_is_waited_for_once() {
     other.ends();
 }
 
+/// The engine opened the memory of a process that stood in `execve`, and stood as long: until the watchdog ended the
+/// daemon. Here it does after three seconds.
+#[test]
+fn who_is_long_beginning_another_program_keeps_nobody_waiting() {
+    let directory = Directory::new();
+    let config = toml(&free_address(), &directory.path.join("a.sock"), "[engine]\nhang_ms = 3000");
+    let config = directory.file("a.toml", &config.replace("engine.spin_us = 20\n", ""));
+    let mut command = elverd();
+    command.arg("--config").arg(config);
+    let daemon = Daemon::run(command);
+    let mut witness = Witness::new(&daemon);
+    let test = "hostile::client_that_is_long_beginning_another_program";
+    let by: &[&str] = if is_root() { &["unshare", "--mount"] } else { &["env"] };
+    let place = directory.file("slow", "");
+    let mut other = start_by(by, &directory, &daemon.socket, test, &place.display().to_string());
+    let says = other.says();
+    if says == "none" {
+        return println!("skipped: nobody here may mount a file system");
+    }
+    assert_eq!(says, "stands");
+    other.goes();
+    assert_eq!(other.says(), "refused");
+    witness.works();
+    let status = daemon.status();
+    let counted = ["copies_given_up", "hangs"].map(|name| engine_counter(&status, name));
+    assert_eq!(counted, [1, 0]);
+    other.goes();
+    other.ends();
+}
+
+/// Not a test of its own: a process that stands in the beginning of another program, since a file of its is not
+/// closed, and another one that has its session as well.
+#[test]
+fn client_that_is_long_beginning_another_program() {
+    let Some(Role { socket, knows }) = role() else { return };
+    let Some(own) = crate::common::stall::map(std::path::Path::new(&knows)) else {
+        return eprintln!("none");
+    };
+    let _file = std::fs::File::open(&knows).unwrap();
+    own.keep_closes();
+    let (mut go, mut told) = std::os::unix::net::UnixStream::pair().unwrap();
+    let ask = move || {
+        let mut client = Client::connect(&socket).unwrap();
+        // SAFETY: the child takes no lock that another thread could have had.
+        if unsafe { libc::fork() } > 0 {
+            return Ok(());
+        }
+        told.read_exact(&mut [0]).unwrap();
+        let access = AccessFlags::REMOTE_READ;
+        let command = Command::RegisterMr { addr: own_page() as u64, len: 8, access };
+        let refused = client.done(&command).is_err();
+        eprintln!("{}", if refused { "refused" } else { "registered" });
+        std::process::exit(0);
+    };
+    let mut program = Program::new("true");
+    // SAFETY: nobody else allocates or prints here while the child begins.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(&mut program, ask) };
+    let beginning = std::thread::spawn(move || program.status());
+    wait_for("the other program to begin", || own.is_wanted().then_some(()));
+    eprintln!("stands");
+    stay();
+    std::io::Write::write_all(&mut go, &[1]).unwrap();
+    stay();
+    own.fail();
+    assert!(beginning.join().unwrap().unwrap().success());
+    stay();
+}
+
+/// A page that is there in every process of this program.
+fn own_page() -> *const u8 {
+    static PAGE: [u8; 8] = [1; 8];
+    PAGE.as_ptr()
+}
+
 /// Where the process is bound whose page does not come.
 const SLOW_PORT: u16 = 5;
 

@@ -92,6 +92,11 @@ fn a_daemon_whose_engine_hangs_says_where_and_ends() {
     for _ in 0..5 {
         assert_eq!(heard().as_deref(), Some("WATCHDOG=1"));
     }
+    // Who says it is there already: what keeps the engine may keep the system from making a thread.
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+    // Names have fifteen characters.
+    assert!(names.into_iter().any(|name| name.is_ok_and(|name| name == "elver-last-word\n")));
     let _stopped = Stopped::new(daemon.pid());
     // What it said before.
     told.set_nonblocking(true).unwrap();

@@ -214,9 +214,16 @@ fn a_gate_whose_first_region_could_not_be_sent_comes_with_the_next() {
         matches!(answer, Answer::Refused(_)).then_some(())
     });
     assert_eq!(files_for(&client.0, 1), most);
+    // It is not unmapped by the engine, which would wait for whoever holds the lock of the file.
+    let gate = |engine: &mut Engine| {
+        engine.sessions.open(0).unwrap().gate.as_ref().map(|gate| Arc::as_ptr(&gate.end))
+    };
+    let first = gate(&mut engine);
+    assert!(first.is_some());
     let reach = Command::Reach { vqp, rkey: rkeys[1] };
     ask(&mut engine, &mut client, &reach, |answer| {
         matches!(answer, Answer::Reached(_)).then_some(())
     });
     assert_eq!(files_for(&client.0, 1), 2);
+    assert_eq!(gate(&mut engine), first);
 }

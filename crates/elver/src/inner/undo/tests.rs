@@ -171,6 +171,23 @@ fn what_a_node_makes_too_late_is_undone() {
     }
 }
 
+/// It stayed, and what it had of the user's quota, until the session ended.
+#[test]
+fn a_set_whose_file_is_not_as_it_should_be_is_given_back() {
+    let (session, socket, mut node) = session();
+    let answering = thread::spawn(move || {
+        let (request, _) = wait_for("the command", || next_command(&mut node));
+        let file = memfd::create("short", 4096, memfd::Pages::Small).unwrap();
+        socket.send(&Message::Memory { request }, Some(file.as_fd())).unwrap();
+        assert!(node.answer(request, &Answer::Prepared { set: 7, file_bytes: 4096 }).unwrap());
+        (socket, node)
+    });
+    let ended = prepare(&session).unwrap_err();
+    let (_socket, mut node) = answering.join().unwrap();
+    assert!(!matches!(ended, Error::Silent), "{ended}");
+    assert_eq!(next_command(&mut node).map(|(_, asked)| asked), Some(Asked::Disown(7)));
+}
+
 /// The node may register it yet, for memory that another region would have by then.
 #[test]
 fn a_piece_of_the_arena_stays_in_use_until_a_node_that_hangs_has_answered() {

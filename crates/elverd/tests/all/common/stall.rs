@@ -1,5 +1,5 @@
-//! A page that does not come: it lies in a file system that answers for all others (FUSE), spoken to by
-//! hand, since it needs four answers alone.
+//! A page that does not come, and a file whose close does not end: they lie in a file system that answers for
+//! all else (FUSE), spoken to by hand, since it needs few answers.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -19,6 +19,7 @@ const HEADER: usize = 40;
 const GETATTR: u32 = 3;
 const OPEN: u32 = 14;
 const READ: u32 = 15;
+const FLUSH: u32 = 25;
 const INIT: u32 = 26;
 const FORGET: u32 = 2;
 const INTERRUPT: u32 = 36;
@@ -27,19 +28,32 @@ const INTERRUPT: u32 = 36;
 pub struct Stalling {
     /// Where it begins.
     pub start: u64,
-    is_wanted: Arc<AtomicBool>,
-    fails: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+}
+
+/// What its process and the thread that answers tell each other.
+#[derive(Default)]
+struct Shared {
+    /// Somebody waits for the second page, or for the end of a close.
+    is_wanted: AtomicBool,
+    keeps_closes: AtomicBool,
+    fails: AtomicBool,
 }
 
 impl Stalling {
-    /// Whether somebody waits for the second page.
+    /// Whether somebody waits for the second page, or for the end of a close.
     pub fn is_wanted(&self) -> bool {
-        self.is_wanted.load(Ordering::Acquire)
+        self.shared.is_wanted.load(Ordering::Acquire)
     }
 
-    /// Who waits for the second page is told that there is none, and so are others from now on.
+    /// Who closes the file waits from now on.
+    pub fn keep_closes(&self) {
+        self.shared.keeps_closes.store(true, Ordering::Release);
+    }
+
+    /// Who waits for the second page is told that there is none, and so are others from now on; and closes end.
     pub fn fail(&self) {
-        self.fails.store(true, Ordering::Release);
+        self.shared.fails.store(true, Ordering::Release);
     }
 }
 
@@ -58,9 +72,9 @@ pub fn map(path: &Path) -> Option<Stalling> {
     if mounted != 0 {
         return None;
     }
-    let (is_wanted, fails) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
-    let (wanted, failing) = (is_wanted.clone(), fails.clone());
-    std::thread::spawn(move || answer(device, &wanted, &failing));
+    let shared = Arc::<Shared>::default();
+    let answering = shared.clone();
+    std::thread::spawn(move || answer(device, &answering));
     let file = File::open(path).unwrap();
     // Before it is asked how long it is, it has no pages.
     assert_eq!(file.metadata().unwrap().len(), PAGES * PAGE);
@@ -76,11 +90,17 @@ pub fn map(path: &Path) -> Option<Stalling> {
         let byte = unsafe { start.cast::<u8>().add(page * PAGE as usize).read_volatile() };
         assert_eq!(byte, b'x');
     }
-    Some(Stalling { start: start as u64, is_wanted, fails })
+    Some(Stalling { start: start as u64, shared })
 }
 
-/// Answers requests, but for the second page.
-fn answer(mut device: File, is_wanted: &AtomicBool, fails: &AtomicBool) {
+/// Answers requests, but for the second page, and closes if these are kept.
+fn answer(mut device: File, shared: &Shared) {
+    let wait = || {
+        shared.is_wanted.store(true, Ordering::Release);
+        while !shared.fails.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    };
     let mut request = vec![0; 1 << 17];
     while let Ok(count) = device.read(&mut request) {
         let request = &request[..count];
@@ -105,12 +125,11 @@ fn answer(mut device: File, is_wanted: &AtomicBool, fails: &AtomicBool) {
             }
             OPEN => body.resize(16, 0),
             READ if long(HEADER + 8) == PAGE => {
-                is_wanted.store(true, Ordering::Release);
-                while !fails.load(Ordering::Acquire) {
-                    std::thread::yield_now();
-                }
+                wait();
                 error = -libc::EIO;
             }
+            FLUSH if shared.keeps_closes.load(Ordering::Acquire) => wait(),
+            FLUSH => {}
             READ => body.resize(word(HEADER + 16) as usize, b'x'),
             FORGET | INTERRUPT => continue,
             _ => error = -libc::ENOSYS,

@@ -1,0 +1,238 @@
+//! What the maker's thread is to do: what is given back comes first, since it makes room; then what was ordered, an account
+//! after the other, and of each in order.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use elver_soft::SoftMemory;
+
+use super::account::Account;
+use super::orders::{Cleared, Order, SetFile};
+use super::quota::Usage;
+
+/// Pieces and files that may wait to be made; of these one account has half of what others leave. What is to be given back
+/// always has a place: large memory was made by the thread that gives it back, so that no more of it waits than processes
+/// had at once.
+const MAKING_MAX: usize = 64;
+
+/// What was ordered.
+pub(super) enum Job {
+    Make(Order),
+    File(SetFile),
+}
+
+impl Job {
+    fn account(&self) -> Account {
+        match self {
+            Job::Make(Order { account, .. }) | Job::File(SetFile { account, .. }) => *account,
+        }
+    }
+
+    /// The session that has ordered it.
+    fn token(&self) -> u64 {
+        match self {
+            Job::Make(order) => order.token(),
+            Job::File(file) => file.token,
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        match self {
+            Job::Make(order) => order.usage(),
+            Job::File(file) => Usage::file(file.bytes),
+        }
+    }
+}
+
+/// What is done next.
+pub(super) enum Work {
+    Discard(SoftMemory, Cleared),
+    Make(Job),
+}
+
+/// What waits, between who orders and who makes.
+#[derive(Default)]
+pub(super) struct Jobs {
+    waiting: Mutex<Waiting>,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    discards: VecDeque<(SoftMemory, Cleared)>,
+    of: HashMap<Account, VecDeque<Job>>,
+    /// Accounts that have some, in turn.
+    turns: VecDeque<Account>,
+    /// How many there are in all.
+    all: usize,
+    is_closed: bool,
+}
+
+impl Jobs {
+    /// Takes one more, if there is room for it.
+    pub(super) fn add(&self, job: Job) -> bool {
+        let has_room = self.waiting().add(job);
+        self.bell.notify_one();
+        has_room
+    }
+
+    pub(super) fn discard(&self, memory: SoftMemory, cleared: Cleared) {
+        self.waiting().discards.push_back((memory, cleared));
+        self.bell.notify_one();
+    }
+
+    /// Takes all back that a session has ordered; what counts no more.
+    pub(super) fn forget(&self, token: u64, account: Account) -> Usage {
+        self.waiting().forget(token, account)
+    }
+
+    /// The next one; waits for it. None once all is done and there will be no more.
+    pub(super) fn next(&self) -> Option<Work> {
+        let mut waiting = self.waiting();
+        loop {
+            if let Some(work) = waiting.next() {
+                return Some(work);
+            }
+            if waiting.is_closed {
+                return None;
+            }
+            waiting = self.bell.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.waiting().is_closed = true;
+        self.bell.notify_one();
+    }
+
+    /// How many are to be made.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.waiting().all
+    }
+
+    /// Held for a few instructions at either side.
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn add(&mut self, job: Job) -> bool {
+        let account = job.account();
+        let own = self.of.get(&account).map_or(0, VecDeque::len);
+        let others = self.all - own;
+        if 2 * (own + 1) > MAKING_MAX.saturating_sub(others) {
+            return false;
+        }
+        if own == 0 {
+            self.turns.push_back(account);
+        }
+        self.of.entry(account).or_default().push_back(job);
+        self.all += 1;
+        true
+    }
+
+    fn next(&mut self) -> Option<Work> {
+        if let Some((memory, cleared)) = self.discards.pop_front() {
+            return Some(Work::Discard(memory, cleared));
+        }
+        let account = self.turns.pop_front()?;
+        let own = self.of.get_mut(&account)?;
+        let job = own.pop_front()?;
+        self.all -= 1;
+        if own.is_empty() {
+            self.of.remove(&account);
+        } else {
+            self.turns.push_back(account);
+        }
+        Some(Work::Make(job))
+    }
+
+    fn forget(&mut self, token: u64, account: Account) -> Usage {
+        let Some(own) = self.of.get_mut(&account) else { return Usage::NONE };
+        let mut usage = Usage::NONE;
+        let before = own.len();
+        own.retain(|job| {
+            let stays = job.token() != token;
+            if !stays {
+                usage = usage.plus(job.usage());
+            }
+            stays
+        });
+        self.all -= before - own.len();
+        if own.is_empty() {
+            self.of.remove(&account);
+            self.turns.retain(|other| *other != account);
+        }
+        usage
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::orders::Awaiting;
+    use super::*;
+
+    fn account(uid: u32) -> Account {
+        Account { uid, space: 0, is_root: false }
+    }
+
+    /// One of so many bytes, by which it is known.
+    fn job(uid: u32, token: u64, bytes: u64) -> Job {
+        let account = account(uid);
+        Job::File(SetFile { set: 0, token, request: 0, account, bytes, held: None })
+    }
+
+    /// What is done, until nothing is left: bytes, and 0 for what is given back.
+    fn done(waiting: &mut Waiting) -> Vec<u64> {
+        let bytes = |work| match work {
+            Work::Make(job) => job.usage().bytes,
+            Work::Discard(..) => 0,
+        };
+        std::iter::from_fn(|| waiting.next().map(bytes)).collect()
+    }
+
+    #[test]
+    fn one_account_leaves_places_to_others() {
+        let mut waiting = Waiting::default();
+        let has =
+            |waiting: &mut Waiting, uid| (0..).take_while(|_| waiting.add(job(uid, 0, 1))).count();
+        assert_eq!([1, 2, 3].map(|uid| has(&mut waiting, uid)), [32, 16, 8]);
+        assert!(!waiting.add(job(1, 0, 1)));
+        for _ in 0..48 {
+            assert!(waiting.next().is_some());
+        }
+        assert!(waiting.add(job(2, 0, 1)) && waiting.add(job(1, 0, 1)));
+        assert_eq!(done(&mut waiting).len(), 10);
+        assert!(waiting.all == 0 && waiting.of.is_empty() && waiting.turns.is_empty());
+    }
+
+    /// They were made in the order in which they came, and memory was given back behind all of them.
+    #[test]
+    fn accounts_have_their_turns_and_what_is_given_back_comes_first() {
+        let mut waiting = Waiting::default();
+        for (uid, bytes) in [(1, 11), (1, 12), (1, 13), (2, 21), (3, 31), (2, 22)] {
+            assert!(waiting.add(job(uid, 0, bytes)));
+        }
+        let usage = Usage::NONE;
+        let cleared = Cleared { account: account(1), usage, awaited_by: Awaiting::Nobody };
+        waiting.discards.push_back((SoftMemory::alloc(1).unwrap(), cleared));
+        assert_eq!(done(&mut waiting), [0, 11, 21, 31, 12, 22, 13]);
+    }
+
+    /// Gigabytes were made for it all the same, and counted for nobody.
+    #[test]
+    fn what_a_session_has_ordered_goes_with_it() {
+        let mut waiting = Waiting::default();
+        for (uid, token, bytes) in [(1, 7, 11), (1, 8, 12), (1, 7, 13), (2, 9, 21)] {
+            assert!(waiting.add(job(uid, token, bytes)));
+        }
+        let both = Usage::file(11).plus(Usage::file(13));
+        assert_eq!(waiting.forget(7, account(1)), both);
+        assert_eq!(waiting.forget(7, account(1)), Usage::NONE);
+        assert_eq!(waiting.forget(9, account(2)), Usage::file(21));
+        assert_eq!((waiting.all, waiting.turns.len()), (1, 1));
+        assert_eq!(done(&mut waiting), [12]);
+    }
+}
