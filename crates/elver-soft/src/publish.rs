@@ -74,7 +74,7 @@ fn living(path: &Path) -> Option<PublishedDevice> {
     let mut options = OpenOptions::new();
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     options.read(true).write(true).custom_flags(flags.bits().cast_signed());
-    let file = options.open(path).ok().filter(|file| is_file(file))?;
+    let file = options.open(path).ok().filter(is_file)?;
     match fcntl_getlk(&file, &Flock::from(FlockType::WriteLock)).ok()? {
         Some(holder) => {
             let pid = holder.pid.map_or(0, |pid| pid.as_raw_pid().cast_unsigned());
