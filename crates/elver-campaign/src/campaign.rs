@@ -17,9 +17,14 @@ use crate::simulation::Simulation;
 const COVERAGE_SEEDS: u64 = 500;
 
 /// Prints the names of bugs that can be planted.
-pub(crate) fn list(canaries: impl IntoIterator<Item = impl Display>) {
-    for canary in canaries {
-        say!("{canary}");
+pub(crate) fn list(canaries: impl IntoIterator<Item = impl Display>, args: &SeedArgs) {
+    let names: Vec<String> = canaries.into_iter().map(|canary| canary.to_string()).collect();
+    if args.json {
+        say!("{}", json!(names));
+        return;
+    }
+    for name in names {
+        say!("{name}");
     }
 }
 

@@ -96,7 +96,7 @@ struct Nodes(Options);
 /// Runs `elver sim node`.
 pub(crate) fn run(args: &NodeArgs) -> Result<(), Failure> {
     if args.seeds.list_canaries {
-        campaign::list(Canary::ALL);
+        campaign::list(Canary::ALL, &args.seeds);
         return Ok(());
     }
     let options = Options {

@@ -57,7 +57,7 @@ struct Rings(Options);
 /// Runs `elver sim ring`.
 pub(crate) fn run(args: &RingArgs) -> Result<(), Failure> {
     if args.seeds.list_canaries {
-        campaign::list(Canary::ALL);
+        campaign::list(Canary::ALL, &args.seeds);
         return Ok(());
     }
     let options = Options { canary: args.canary, trace: args.seeds.trace };

@@ -49,7 +49,7 @@ struct Rnics(Options);
 /// Runs `elver sim rnic`.
 pub(crate) fn run(args: &RnicArgs) -> Result<(), Failure> {
     if args.seeds.list_canaries {
-        campaign::list(Canary::ALL);
+        campaign::list(Canary::ALL, &args.seeds);
         return Ok(());
     }
     let mut options = Options {

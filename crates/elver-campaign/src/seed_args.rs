@@ -38,7 +38,7 @@ pub(crate) struct SeedArgs {
     /// Show the whole trace of a failure.
     #[arg(long)]
     pub(crate) trace: bool,
-    /// Print one JSON object instead of a table.
+    /// Print one JSON object instead of a table; of --list-canaries an array.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -114,7 +114,9 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
         let what = "a capture is not for a terminal: -w FILE, or | tshark -i -";
         return Err(Failure::unusable(what));
     }
-    // First, so that a signal ends a capture as it should end.
+    // Somebody may be awaited who reads it, and nothing is recorded meanwhile.
+    let output = Output::open(args)?;
+    // Then, so that a signal ends a capture as it should end.
     let (bell, ringer) = UnixStream::pair().context("cannot take signals")?;
     for signal in [SIGINT, SIGTERM] {
         let ringer = ringer.try_clone().context("cannot take signals")?;
@@ -122,17 +124,14 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
     }
     let options = CaptureOptions { snap_bytes: args.snap, buffer_bytes: args.buffer << 20 };
     let socket = args.socket.clone().unwrap_or_else(usual_socket);
-    let stream = CaptureStream::open(&socket, &options)?;
+    let stream =
+        CaptureStream::open(&socket, &options).inspect_err(|_| output.forget(&args.file))?;
     let cannot_write = || format!("cannot write to {}", args.file.display());
-    let mut writer: Box<dyn Write> = if args.is_stdout() {
-        Box::new(io::stdout().lock())
-    } else {
-        Box::new(create(&args.file).with_context(cannot_write)?)
-    };
+    output.begin(args).with_context(cannot_write)?;
     // What reads standard output may write on the same terminal.
     let mut live = (!args.is_stdout()).then(|| Live::begin(&args.file));
     let mut blocks = Blocks::new(args.packets);
-    let passed_on = pass_on(stream, &bell, limit, &mut blocks, &mut writer, &mut live);
+    let passed_on = pass_on(stream, &bell, limit, &mut blocks, &output.file, &mut live);
     drop(live);
     let is_as_asked = match passed_on {
         Ok(is_as_asked) => is_as_asked,
@@ -142,12 +141,7 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
         Err(Broken::File(error)) => return Err(error).with_context(cannot_write)?,
     };
     let (packets, lost) = (blocks.packets, blocks.lost);
-    let line = if args.json {
-        numbers(packets, lost)
-    } else {
-        let lost = lost.map_or("an unknown number".to_string(), |lost| lost.to_string());
-        format!("{packets} packets recorded, {lost} left out")
-    };
+    let line = if args.json { as_json(packets, lost) } else { as_text(packets, lost) };
     if args.is_stdout() {
         eprintln!("{line}");
     } else {
@@ -159,24 +153,68 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints what the files of a command have and lack.
-pub(crate) fn tell(packets: u64, left_out: u64) {
-    elver_console::say!("{}", numbers(packets, Some(left_out)));
+/// Prints what the files of a command have and lack. As text not where the command's own output is read by a program.
+pub(crate) fn tell(packets: u64, left_out: u64, is_json: bool) {
+    if is_json {
+        elver_console::say!("{}", as_json(packets, Some(left_out)));
+    } else {
+        eprintln!("{}", as_text(packets, Some(left_out)));
+    }
 }
 
-fn numbers(packets: u64, left_out: Option<u64>) -> String {
+fn as_json(packets: u64, left_out: Option<u64>) -> String {
     serde_json::json!({ "packets": packets, "left_out": left_out }).to_string()
 }
 
-/// Creates a file for its owner alone, also where one is there: what is recorded is everybody's, and
-/// the keys to it.
-fn create(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(true).mode(MODE).open(path)?;
-    if file.metadata()?.is_file() {
-        file.set_permissions(Permissions::from_mode(MODE))?;
+fn as_text(packets: u64, left_out: Option<u64>) -> String {
+    let left_out = left_out.map_or("an unknown number".to_string(), |count| count.to_string());
+    format!("{packets} packets recorded, {left_out} left out")
+}
+
+/// Where a capture goes.
+struct Output {
+    file: File,
+    /// It was not there before.
+    is_new: bool,
+}
+
+impl Output {
+    /// Leaves what is in a file there until the capture begins: that it is refused costs no earlier one.
+    fn open(args: &CaptureArgs) -> Result<Output, Failure> {
+        let cannot_write = || format!("cannot write to {}", args.file.display());
+        if args.is_stdout() {
+            let file = io::stdout().as_fd().try_clone_to_owned().with_context(cannot_write)?;
+            return Ok(Output { file: file.into(), is_new: false });
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).mode(MODE);
+        let (opened, is_new) = match options.clone().create_new(true).open(&args.file) {
+            // It may be a link to a place where nothing is.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                (options.create(true).truncate(false).open(&args.file), false)
+            }
+            opened => (opened, true),
+        };
+        Ok(Output { file: opened.with_context(cannot_write)?, is_new })
     }
-    Ok(file)
+
+    /// Makes a file its owner's alone, also where one was there, and empties it: what is recorded is everybody's, and the
+    /// keys to it. Standard output is what whoever opened it wanted.
+    fn begin(&self, args: &CaptureArgs) -> io::Result<()> {
+        if !args.is_stdout() && self.file.metadata()?.is_file() {
+            self.file.set_permissions(Permissions::from_mode(MODE))?;
+            self.file.set_len(0)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a file that nothing comes into.
+    fn forget(&self, path: &Path) {
+        if self.is_new {
+            // Somebody may have tidied up already.
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 /// Which of both ends a capture fails at.
@@ -198,7 +236,7 @@ fn pass_on(
     bell: &UnixStream,
     limit: Option<Instant>,
     blocks: &mut Blocks,
-    writer: &mut dyn Write,
+    output: &File,
     live: &mut Option<Live>,
 ) -> Result<bool, Broken> {
     let mut limit = limit;
@@ -207,6 +245,8 @@ fn pass_on(
     loop {
         let mut fds = vec![PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
         fds.push(PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN));
+        // Whether anybody reads it is told unasked.
+        fds.push(PollFd::from_borrowed_fd(output.as_fd(), PollFlags::empty()));
         let told = live.as_mut().and_then(|live| live.recorded(blocks.packets));
         let until = limit.into_iter().chain(told).min();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -216,14 +256,16 @@ fn pass_on(
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(Broken::Node(error.into())),
         }
-        let (arrived, rung) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
+        let [arrived, rung] = [0, 1].map(|at: usize| !fds[at].revents().is_empty());
+        if fds[2].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+            return Err(Broken::File(io::ErrorKind::BrokenPipe.into()));
+        }
         if arrived {
             let count = stream.read(&mut bytes)?;
             if count == 0 {
                 return Ok(is_ending);
             }
-            blocks.take(&bytes[..count], writer)?;
-            writer.flush().map_err(Broken::File)?;
+            blocks.take(&bytes[..count], &mut &*output)?;
         }
         if is_ending {
             // A second signal: what was written is whole.

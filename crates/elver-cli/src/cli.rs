@@ -1,5 +1,7 @@
 //! The command line: which commands there are. What each is asked for stands with it.
 
+use std::io::IsTerminal;
+
 use clap::{Args, Parser, Subcommand};
 #[cfg(feature = "sim")]
 use elver_campaign::Sim;
@@ -122,6 +124,22 @@ pub(crate) enum Command {
     Man(ManArgs),
     /// Puts manual pages, completions, the daemon's configuration and its units in place.
     Install(InstallArgs),
+}
+
+/// Reads the words of a command; help and versions that were asked for are printed, and then there is none. It does not
+/// come back from words that are none.
+pub(crate) fn read(words: impl Iterator<Item = std::ffi::OsString>) -> Option<Command> {
+    let error = match Cli::try_parse_from(words) {
+        Ok(cli) => return Some(cli.command),
+        Err(error) if error.use_stderr() => error.exit(),
+        Err(error) => error,
+    };
+    let text = error.render();
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let has_colours = std::io::stdout().is_terminal() && !is_set("NO_COLOR");
+    let text = if has_colours { text.ansi().to_string() } else { text.to_string() };
+    elver_console::write(text.as_bytes());
+    None
 }
 
 /// The command that other elver commands start, which is none of the user's.

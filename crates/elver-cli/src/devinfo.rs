@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use clap::Args;
-use elver_console::{Failure, say};
+use elver_console::{Failure, plain, say};
 use elver_perf::link::LinkArgs;
 use elver_soft::{SoftConfig, SoftDevice, published};
 use elver_verbs::{AtomicCap, Device, DeviceAttr, Gid, Mtu, PortAttr, PortState};
@@ -107,9 +107,13 @@ fn show_counters(json: bool) {
         say!("no device is open in a process of this user");
     }
     for device in devices {
-        say!("{} on {} in process {}", device.name, device.address, device.pid);
-        for (name, value) in device.counters {
-            say!("\t{name:<24}{value:>16}");
+        let (name, address) = (plain(&device.name), plain(&device.address));
+        match device.pid {
+            0 => say!("{name} on {address} in a process of another PID namespace"),
+            pid => say!("{name} on {address} in process {pid}"),
+        }
+        for (name, value) in &device.counters {
+            say!("\t{:<24}{value:>16}", plain(name));
         }
     }
 }
@@ -132,7 +136,8 @@ fn state(state: PortState) -> &'static str {
 
 fn transports(attr: &DeviceAttr) -> String {
     let caps = attr.transports;
-    let names = [("RC", caps.rc), ("UC", caps.uc), ("UD", caps.ud), ("DC", caps.dc)];
+    let names =
+        [("RC", caps.rc), ("UC", caps.uc), ("UD", caps.ud), ("DC", caps.dc), ("XRC", caps.xrc)];
     let known: Vec<&str> =
         names.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect();
     known.join(" ")

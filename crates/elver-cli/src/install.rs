@@ -1,5 +1,5 @@
 //! `elver install`: puts in place what an installed program lacks: manual pages, completions, the
-//! daemon's configuration and its units. Packages are made by it too (`scripts/package`), so that what
+//! daemon's configuration and its units; not the libraries of `elver run`, which cargo does not build with it. Packages are made by it too (`scripts/package`), so that what
 //! belongs to an installation stands here alone.
 
 use std::fs::{self, OpenOptions, Permissions};
@@ -25,7 +25,9 @@ const EXAMPLES: &str = "\
 Examples:
   cargo install --path crates/elver-cli && cargo install --path crates/elverd
   sudo ~/.cargo/bin/elver install
-      all of it, below /usr/local and /etc; then: systemctl enable --now elverd.service
+      all of it, below /usr/local and /etc; then: systemctl enable --now elverd.service. The libraries of
+      `elver run` are not part of it: `cargo xtask preload` makes target/release/lib/elver, which belongs
+      into /usr/local/lib
   elver install --destdir /tmp/stage --prefix /usr
       into a directory from which a package is made
   elver install --list

@@ -42,7 +42,7 @@ fn command() -> ExitCode {
             "this elver was built without `{command}`; one with all commands is built by: cargo build --release"
         )))
     } else {
-        run(Cli::parse().command)
+        cli::read(std::env::args_os()).map_or(Ok(()), run)
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -98,10 +98,10 @@ fn left_out(name: &OsStr) -> Option<&'static str> {
 
 /// Runs the command that stands behind the options of `elver capture`, its devices recording.
 fn record(args: &CaptureArgs) -> Result<(), Failure> {
-    let words = std::iter::once("elver".to_string()).chain(args.command.iter().cloned());
-    let cli = Cli::try_parse_from(words).unwrap_or_else(|error| error.exit());
+    let words = std::iter::once("elver".into()).chain(args.command.iter().map(Into::into));
+    let Some(command) = cli::read(words) else { return Ok(()) };
     let file = Some(args.file_of_command()?);
-    match cli.command {
+    match command {
         Command::Perf(command) => perf::run(&command.command, file)?,
         Command::Pingpong(command) => pingpong::run(&command, file)?,
         Command::Perftest(command) => perftest::run(&command, file)?,
@@ -112,9 +112,7 @@ fn record(args: &CaptureArgs) -> Result<(), Failure> {
         }
     }
     let (recorded, left_out) = (elver_soft::record::recorded(), elver_soft::record::left_out());
-    if args.json {
-        capture::tell(recorded, left_out);
-    }
+    capture::tell(recorded, left_out, args.json);
     // The devices have said which files lack them, and why.
     match left_out {
         0 => Ok(()),

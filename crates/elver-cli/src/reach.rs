@@ -2,12 +2,11 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
 use rustix::process::getuid;
 
 /// A header and its table stand at the beginning of every program that a linker made.
@@ -18,7 +17,10 @@ const MACHINE: u64 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 const CAPABILITIES: &str = "security.capability";
 
 /// Why the loader would put no library under a program.
-pub(crate) fn out_of_reach(program: &Path) -> Result<Option<String>> {
+///
+/// # Errors
+/// The program, or what runs it, is not there or cannot be read.
+pub(crate) fn out_of_reach(program: &Path) -> io::Result<Option<String>> {
     let head = head(program)?;
     match interpreter(&head) {
         None => reason(program, &head, getuid().is_root()),
@@ -27,16 +29,54 @@ pub(crate) fn out_of_reach(program: &Path) -> Result<Option<String>> {
             let why = reason(&runs, &self::head(&runs)?, getuid().is_root())?;
             Ok(why.map(|why| format!("is run by {}, which {why}", runs.display())))
         }
-        Some(_) => Ok(None),
+        Some(runs) => {
+            let (program, path) = (program.display(), runs.display());
+            let (kind, what) = match runs.exists() {
+                true => (io::ErrorKind::PermissionDenied, "is no program"),
+                false => (io::ErrorKind::NotFound, "is not there"),
+            };
+            let what = format!("cannot run {program}: its first line names {path}, which {what}");
+            Err(io::Error::new(kind, what))
+        }
     }
 }
 
-fn head(program: &Path) -> Result<Vec<u8>> {
-    let cannot = || format!("cannot read {}", program.display());
+/// Why a file is no library for programs of this machine.
+///
+/// # Errors
+/// It is not there, or cannot be read.
+pub(crate) fn no_library(path: &Path) -> io::Result<Option<String>> {
+    Ok(no_library_by(&head(path)?))
+}
+
+fn no_library_by(head: &[u8]) -> Option<String> {
+    const ET_DYN: u64 = 3;
+    if !head.starts_with(b"\x7fELF") {
+        return Some("is no library: it does not begin as an ELF file does".into());
+    }
+    if head.get(4) == Some(&1) {
+        return Some("is a library for 32 bits".into());
+    }
+    match (word(head, 18, 2), word(head, 16, 2)) {
+        (Some(MACHINE), Some(ET_DYN)) => None,
+        (Some(MACHINE), _) => Some("is no shared object".into()),
+        (machine, _) => {
+            let machine = machine.unwrap_or_default();
+            Some(format!("is for another processor (e_machine {machine}, not {MACHINE})"))
+        }
+    }
+}
+
+fn head(program: &Path) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
-    let file = File::open(program).with_context(cannot)?;
-    file.take(HEAD).read_to_end(&mut head).with_context(cannot)?;
+    File::open(program)
+        .and_then(|file| file.take(HEAD).read_to_end(&mut head))
+        .map_err(|error| cannot_read(program, &error))?;
     Ok(head)
+}
+
+fn cannot_read(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))
 }
 
 /// What runs a script.
@@ -47,8 +87,8 @@ fn interpreter(head: &[u8]) -> Option<PathBuf> {
 }
 
 /// The same of a program that is no script, for who is root or is not.
-fn reason(program: &Path, head: &[u8], is_root: bool) -> Result<Option<String>> {
-    let mode = program.metadata().with_context(|| format!("cannot read {}", program.display()))?;
+fn reason(program: &Path, head: &[u8], is_root: bool) -> io::Result<Option<String>> {
+    let mode = program.metadata().map_err(|error| cannot_read(program, &error))?;
     if mode.mode() & 0o6000 != 0 {
         return Ok(Some("changes its user or group when it starts (setuid)".into()));
     }
@@ -71,10 +111,7 @@ fn is_loader(program: &Path) -> bool {
 /// Why a header says that the loader of this library would not run it (System V ABI, "ELF Header", "Program Header").
 fn of_header(head: &[u8]) -> Option<String> {
     const PT_INTERP: u64 = 3;
-    let word = |at: usize, len: usize| -> Option<u64> {
-        let bytes = head.get(at..at.checked_add(len)?)?;
-        Some(bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
-    };
+    let word = |at: usize, len: usize| word(head, at, len);
     match head.strip_prefix(b"\x7fELF")? {
         [1, ..] => return Some("is a program for 32 bits, and the library is for 64".into()),
         [2, 1, ..] => {}
@@ -104,9 +141,33 @@ fn of_header(head: &[u8]) -> Option<String> {
     })
 }
 
+fn word(head: &[u8], at: usize, len: usize) -> Option<u64> {
+    let bytes = head.get(at..at.checked_add(len)?)?;
+    Some(bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_is_a_shared_object_for_this_machine() {
+        let mut library = program(&[]);
+        library[16] = 3;
+        assert_eq!(no_library_by(&library), None);
+        let changed = |at: usize, to: u8| {
+            let mut other = library.clone();
+            other[at] = to;
+            no_library_by(&other).unwrap_or_default()
+        };
+        assert!(changed(0, b'x').contains("no library"));
+        assert!(changed(4, 1).contains("32 bits"));
+        assert!(changed(16, 2).contains("no shared object"));
+        assert!(changed(18, 8).contains("another processor (e_machine 8"));
+        for len in 0..20 {
+            assert!(no_library_by(&library[..len]).is_some(), "{len}");
+        }
+    }
 
     /// A header with so many entries of these kinds; each tells that its text is behind all.
     fn program(kinds: &[u32]) -> Vec<u8> {

@@ -3,6 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -18,7 +19,7 @@ use elver_node::config::SOCKET_VARIABLE;
 use rustix::process::getpid;
 
 use crate::keeper;
-use crate::reach::out_of_reach;
+use crate::reach::{no_library, out_of_reach};
 
 /// The libraries, below a directory of programs and below the one above it.
 const LIBRARY: &str = "lib/elver/libibverbs.so.1";
@@ -49,7 +50,9 @@ Examples:
       what the program starts has the library too
   elver run --streams -- redis-server &
   elver run --streams --streams-log - -- redis-benchmark -c 1
-      TCP connections between two such programs of this host go by streams of its node; all others stay TCP";
+      TCP connections between two such programs of this host go by streams of its node; all others stay TCP
+
+The exit code is the program's own; 126 if it cannot be run, 127 if it is not there, and 1 or 2 if nothing was tried.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -58,7 +61,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME", value_parser = device_name)]
     device: Option<String>,
     /// The address of this host that the device has, or several with commas between them, of which each process takes
-    /// the first that is free; else a free one of 127.0.0.0/8.
+    /// the first that is free; else a free one from 127.64.0.0 to 127.127.255.255.
     #[arg(long, value_name = "IP", value_delimiter = ',')]
     address: Vec<IpAddr>,
     /// The index of the device's GID in its table, whose entries before it are empty: for programs that have one in their
@@ -123,7 +126,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     let library = library(args.library.as_deref(), if args.streams { SOCKETS } else { LIBRARY })?;
     let (name, rest) = args.command.split_first().context("no program was named")?;
     let program = found(Path::new(name))?;
-    if let Some(why) = out_of_reach(&program)? {
+    let why = out_of_reach(&program).map_err(|error| Failure::not_run(error.kind(), error))?;
+    if let Some(why) = why {
         let program = program.display();
         return Err(Failure::unusable(format!(
             "{program} {why}, so that the library cannot be put under it"
@@ -154,9 +158,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     {
         command.env(KEEPER, name);
     }
-    Err(anyhow::Error::new(command.exec())
-        .context(format!("cannot run {}", program.display()))
-        .into())
+    let error = command.exec();
+    Err(Failure::not_run(error.kind(), format!("cannot run {}: {error}", program.display())))
 }
 
 /// Tells the library which version asks, what befalls packets, and where they or connections are recorded.
@@ -247,9 +250,12 @@ fn device_name(text: &str) -> Result<String, String> {
 fn library(named: Option<&Path>, usual: &str) -> Result<PathBuf, Failure> {
     if let Some(named) = named {
         let path = std::path::absolute(named).context("the directory of this process is gone")?;
-        return match path.is_file() {
-            true => Ok(path),
-            false => Err(Failure::unusable(format!("there is no library {}", path.display()))),
+        if !path.is_file() {
+            return Err(Failure::unusable(format!("there is no library {}", path.display())));
+        }
+        return match no_library(&path).map_err(Failure::unusable)? {
+            None => Ok(path),
+            Some(why) => Err(Failure::unusable(format!("{} {why}", path.display()))),
         };
     }
     let own = std::env::current_exe().context("where this program is cannot be told")?;
@@ -273,9 +279,10 @@ fn found(name: &Path) -> Result<PathBuf, Failure> {
         path.metadata().is_ok_and(|file| file.is_file() && file.mode() & 0o111 != 0)
     };
     let mut places = std::env::split_paths(&path).map(|place| place.join(name));
-    places
-        .find(is_program)
-        .ok_or_else(|| Failure::unusable(format!("there is no program {} in PATH", name.display())))
+    places.find(is_program).ok_or_else(|| {
+        let what = format!("there is no program {} in PATH", name.display());
+        Failure::not_run(io::ErrorKind::NotFound, what)
+    })
 }
 
 /// What the loader is to load ahead of all else. libibverbs stands behind what is there already: what is to come before

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
-use elver_console::{Failure, table};
+use elver_console::{Failure, plain, table};
 use elver_node::Status;
 use elver_node::config::{SOCKET_VARIABLE, default_socket, status_path};
 
@@ -39,7 +38,7 @@ pub(crate) struct StatusArgs {
     /// With --watch: end after so many times.
     #[arg(long, requires = "watch", value_parser = value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Show every row of every table.
+    /// Show every row of every table, also of counters that are 0.
     #[arg(long)]
     all: bool,
     /// Print JSON, an object a time.
@@ -92,10 +91,10 @@ pub(crate) fn usual_socket() -> PathBuf {
     }
 }
 
-/// The first at which a node lets this user in; if none does the first that is there, for whoever asks
+/// The first at which a node that this user trusts lets him in; if none does the first that is there, for whoever asks
 /// it to hear why not.
 fn first_that_answers(sockets: [PathBuf; 2]) -> PathBuf {
-    let answers = |socket: &&PathBuf| UnixStream::connect(status_path(socket)).is_ok();
+    let answers = |socket: &&PathBuf| Status::is_told_at(socket);
     let is_there = |socket: &&PathBuf| status_path(socket).exists();
     let found = sockets.iter().find(answers).or_else(|| sockets.iter().find(is_there));
     found.unwrap_or(&sockets[1]).clone()
@@ -238,7 +237,8 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
     text.table(heads, latencies, 1);
     for (name, pick) in COUNTERS {
         let now = pick(status);
-        let counters = now.iter().filter(|(_, value)| **value > 0).map(|(name, value)| {
+        let is_shown = |value: u64| value > 0 || rows == usize::MAX;
+        let counters = now.iter().filter(|(_, value)| is_shown(**value)).map(|(name, value)| {
             let rate = before.map(|(past, status)| {
                 let old = pick(status).get(name).copied().unwrap_or(0);
                 value.saturating_sub(old) as f64 / past.as_secs_f64()
@@ -247,7 +247,7 @@ fn page(status: &Status, before: Option<(Duration, &Status)>, rows: usize) -> St
         });
         text.table([name, "VALUE", "A SECOND"], counters, 1);
     }
-    text.text
+    plain(&text.text).into_owned()
 }
 
 /// Connects that were refused a leased queue pair, by what for.

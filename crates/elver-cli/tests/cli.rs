@@ -53,6 +53,8 @@ fn every_operation_in_every_placement() {
     for placement in ["process", "loopback", "netns"] {
         for (transport, ops) in ALLOWED {
             for op in ops {
+                let is_atomic = ["fetch-add", "cmp-swp"].contains(op);
+                let size = if is_atomic { "8" } else { "64" };
                 for mode in ["sync", "async"] {
                     let output = run(&[
                         "perf",
@@ -63,7 +65,7 @@ fn every_operation_in_every_placement() {
                         "--transport",
                         transport,
                         "--size",
-                        "64",
+                        size,
                         "--mode",
                         mode,
                         "--depth",
@@ -324,6 +326,7 @@ fn what_cannot_be_is_refused_with_2() {
     for arguments in [
         &["perf", "pair", "read", "--transport", "ud"][..],
         &["perf", "pair", "fetch-add", "--transport", "uc"],
+        &["perf", "pair", "fetch-add", "--size", "9"],
         &["perf", "pair", "send", "--transport", "ud", "--size", "5000"],
         &["perf", "pair", "write", "--mtu", "1500"],
         &["perf", "pair", "write", "--duration", "0"],
@@ -344,6 +347,17 @@ fn what_cannot_be_is_refused_with_2() {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(!output.stderr.is_empty(), "{arguments:?} says why");
+    }
+}
+
+#[test]
+fn a_datagram_that_is_too_long_is_told_how_long_it_may_be() {
+    for (mtu, most) in [(&[][..], "4096 bytes"), (&["--mtu", "1024"], "1024 bytes")] {
+        let words = ["perf", "pair", "send", "--transport", "ud", "--size", "5000"];
+        let output = run(&[&words[..], mtu].concat());
+        let told = String::from_utf8_lossy(&output.stderr);
+        let parts = ["--size 5000", most, "--transport rc"];
+        assert!(parts.iter().all(|part| told.contains(part)), "{told}");
     }
 }
 
@@ -383,7 +397,7 @@ fn a_server_that_is_not_there_is_told() {
 #[test]
 fn devinfo_shows_a_device() {
     let object = json(&run(&["devinfo", "--json", "--address", "127.0.0.51"]));
-    assert_eq!(object["qp_types"], "RC UC UD DC");
+    assert_eq!(object["qp_types"], "RC UC UD DC XRC");
     assert_eq!(object["ports"][0]["active_mtu"], 4096);
     let text = run(&["devinfo", "-v", "--address", "127.0.0.51"]);
     let text = String::from_utf8_lossy(&text.stdout);
@@ -398,6 +412,8 @@ fn seeds_pass_and_a_planted_bug_is_caught() {
     assert_eq!(object["failed_seeds"], serde_json::json!([]));
     let caught = run(&["sim", "rnic", "--canary", "duplicate", "--seeds", "40", "--json"]);
     assert!(!json(&caught)["failed_seeds"].as_array().unwrap().is_empty());
+    let names = json(&run(&["sim", "rnic", "--list-canaries", "--json"]));
+    assert!(names.as_array().unwrap().contains(&"duplicate".into()), "{names}");
     let unknown = run(&["sim", "rnic", "--canary", "unicorn"]);
     assert_eq!(unknown.status.code(), Some(2));
 }

@@ -297,6 +297,14 @@ fn rank_0_has_the_input() {
     assert!(child.wait().unwrap().success());
 }
 
+/// As `elver run` and shells have it.
+#[test]
+fn a_program_that_is_not_there_has_127() {
+    let output = launch(&["-n", "1", "--own-node", "--", "/no/such/program"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert!(errors(&output).contains("cannot run /no/such/program"), "{}", errors(&output));
+}
+
 #[test]
 fn what_cannot_be_is_refused_with_2() {
     for (arguments, why) in [
@@ -304,7 +312,6 @@ fn what_cannot_be_is_refused_with_2() {
         (&["-n", "1025", "--", "true"], "1..=1024"),
         (&["--", "true"], "--ranks"),
         (&["-n", "1"], "PROGRAM"),
-        (&["-n", "1", "--own-node", "--", "/no/such/program"], "cannot run /no/such/program"),
         (&["-n", "1", "--socket", "/nowhere", "--", "true"], "no node listens at /nowhere"),
         (&["-n", "1", "--own-node", "--socket", "/nowhere", "--", "true"], "cannot be used with"),
     ] {

@@ -5,7 +5,7 @@ mod common;
 mod functions;
 
 use std::fs::{self, File, Permissions};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -36,6 +36,9 @@ fn an_output_that_cannot_be_written_is_an_error() {
         &["devinfo", "--json"][..],
         &["man"],
         &["completions", "bash"],
+        &["--help"],
+        &["status", "-h"],
+        &["--version"],
         &["status", "--socket", &socket],
         &["status", "--json", "--socket", &socket],
     ] {
@@ -63,6 +66,87 @@ fn a_capture_that_the_disk_does_not_take_says_so() {
     let text = told(&output);
     assert!(text.contains("the capture /dev/full ends early, and lacks"), "{text}");
     assert!(text.contains("packets were not recorded"), "{text}");
+}
+
+/// A node on which nothing happens sends nothing that could not be written.
+#[test]
+fn a_capture_that_nobody_reads_ends_and_leaves_the_node_to_the_next() {
+    let daemon = Daemon::start("127.238.0.1");
+    let socket = daemon.socket();
+    let mut capture = elver()
+        .args(["capture", "-w", "-", "--socket", &socket])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = capture.stdout.take().unwrap();
+    out.read_exact(&mut [0; 4]).unwrap();
+    let path = daemon.directory.join("earlier.pcapng");
+    fs::write(&path, "earlier").unwrap();
+    let other = daemon.directory.join("none.pcapng");
+    for file in [&path, &other] {
+        let second = run(&["capture", "-w", file.to_str().unwrap(), "--socket", &socket]);
+        assert!(told(&second).contains("is being recorded already"), "{}", told(&second));
+    }
+    assert_eq!(fs::read(&path).unwrap(), b"earlier", "what was refused costs no earlier capture");
+    assert!(!other.exists());
+    drop(out);
+    let output = capture.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", told(&output));
+    for _ in 0..20 {
+        let path = path.to_str().unwrap();
+        let next = run(&["capture", "-w", path, "--socket", &socket, "--duration", "0.001"]);
+        assert!(next.status.success(), "{}", told(&next));
+    }
+    assert_ne!(fs::read(&path).unwrap()[..4], *b"earl");
+}
+
+/// Says at a socket how a node is that has in its version what a terminal obeys.
+fn serve(name: String) {
+    let listener = std::os::unix::net::UnixListener::bind(name).unwrap();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            // Who refuses it does not listen.
+            let _ = stream.write_all(b"{\"version\": \"\\u001b[2J\"}");
+        }
+    });
+}
+
+/// Anybody may make a socket below /tmp.
+#[test]
+fn a_node_of_another_user_below_tmp_is_not_asked() {
+    if !is_root() {
+        return;
+    }
+    let place = std::env::temp_dir().join(format!("elver-foreign-{}", std::process::id()));
+    fs::create_dir(&place).unwrap();
+    fs::set_permissions(&place, Permissions::from_mode(0o777)).unwrap();
+    let socket = place.join("elverd.sock");
+    let path = socket.display();
+    let names = [format!("{path}.status"), format!("{path}.capture")];
+    let foreign = names.clone();
+    let made = std::thread::spawn(move || {
+        // Of this thread alone.
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65_534)).unwrap();
+        foreign.into_iter().for_each(serve);
+    });
+    made.join().unwrap();
+    let at = socket.to_str().unwrap();
+    for (words, name) in
+        [(&["status"][..], &names[0]), (&["capture", "-w", "/dev/null"], &names[1])]
+    {
+        let output = run(&[words, &["--socket", at]].concat());
+        assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b""[..]));
+        let expected = format!("elver: {name} is user 65534's, and not root's or this user's");
+        assert!(told(&output).starts_with(&expected), "{}", told(&output));
+    }
+    // Of one's own what is said is shown, and nothing of it obeyed.
+    fs::remove_file(&names[0]).unwrap();
+    serve(names[0].clone());
+    let output = run(&["status", "--socket", at]);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.contains("elverd \\u{1b}[2J pid") && !shown.contains('\x1b'), "{shown}");
+    fs::remove_dir_all(&place).unwrap();
 }
 
 #[test]

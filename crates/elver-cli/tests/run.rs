@@ -26,6 +26,47 @@ fn refused(arguments: &[&str], why: &str) {
     assert!(!output.status.success() && said.contains(why), "{}: {said}", output.status);
 }
 
+/// As shells and env(1) have it.
+#[test]
+fn a_program_that_cannot_be_run_has_126_or_127() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str, mode: u32| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let orphan = file("orphan", "#!/no/such/shell\n", 0o755);
+    let data = file("data", "#!/bin/sh\n", 0o644);
+    let told =
+        format!("cannot run {orphan}: its first line names /no/such/shell, which is not there");
+    for (program, code, why) in [
+        ("no-such-program", 127, "there is no program no-such-program in PATH"),
+        ("/no/such/program", 127, "cannot read /no/such/program: No such file"),
+        (&orphan, 127, &*told),
+        (&data, 126, "Permission denied"),
+        ("/etc", 126, "Is a directory"),
+    ] {
+        let output = run(&["--library", library(), "--", program]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(code) && said.contains(why),
+            "{}: {said}",
+            output.status
+        );
+    }
+}
+
+#[test]
+fn a_library_that_is_none_is_refused() {
+    refused(&["--library", "/etc/passwd", "--", "true"], "/etc/passwd is no library");
+    let program = env!("CARGO_BIN_EXE_elver");
+    let of_32_bits = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(of_32_bits.path(), b"\x7fELF\x01\x01\x01").unwrap();
+    let path = of_32_bits.path().to_str().unwrap();
+    refused(&["--library", path, "--", program], "is a library for 32 bits");
+}
+
 #[test]
 fn a_program_gets_the_library_and_its_exit_code_is_handed_on() {
     let words = "echo $LD_PRELOAD $ELVER_DEVICE $ELVER_ADDRESS $0; exit 7";

@@ -41,7 +41,8 @@ Examples:
       a file for what each rank says
 
 A rank that fails ends the group: the others get SIGTERM, and SIGKILL when --grace is over. The exit
-code is that of the rank that failed first, or 128 and the signal that killed it. SIGINT, SIGTERM,
+code is that of the rank that failed first, or 128 and the signal that killed it; 127 if the program
+is not there, 126 if it cannot be run. SIGINT, SIGTERM,
 SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to all ranks. Rank 0 has this command's standard
 input, unless that is a terminal; the others have none.
 

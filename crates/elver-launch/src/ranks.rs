@@ -57,7 +57,8 @@ impl<'a> Ranks<'a> {
         }
         let rank = self.all.len();
         let mut child = command.spawn().map_err(|error| {
-            Failure::unusable(format!("cannot run {}: {error}", self.program.display()))
+            let what = format!("cannot run {}: {error}", self.program.display());
+            Failure::not_run(error.kind(), what)
         })?;
         if let Some(labels) = &mut self.labels {
             if let Some(said) = child.stdout.take() {

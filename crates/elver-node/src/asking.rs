@@ -1,8 +1,28 @@
-//! What is said to who asks a node something, and does not hear it.
+//! What who asks a node something checks, and is told where he does not hear it.
 
 use std::io::{self, ErrorKind};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
+
+use crate::config::SOCKET_VARIABLE;
+
+/// Refuses a socket below `/tmp` that another user made, as programs do: anybody may make one there, and say anything.
+pub(crate) fn trusted(path: &Path, stream: &UnixStream) -> io::Result<()> {
+    if !path.starts_with("/tmp") {
+        return Ok(());
+    }
+    let uid = elver_portal::peer_of(stream)?.uid;
+    if uid == 0 || uid == rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    let path = path.display();
+    let what = format!(
+        "{path} is user {uid}'s, and not root's or this user's, and is not asked; name the node's socket \
+         with --socket or in {SOCKET_VARIABLE}"
+    );
+    Err(io::Error::new(ErrorKind::PermissionDenied, what))
+}
 
 /// An error, and what it came of.
 pub(crate) fn told(error: io::Error, what: &str) -> io::Error {

@@ -7,7 +7,7 @@ use elver_soft::SoftError;
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, socket_option};
 
 /// Why a node does not run.
 #[derive(Debug, Error)]
@@ -34,7 +34,7 @@ pub enum NodeError {
         reason: io::Error,
     },
     /// The socket for processes is not to be had.
-    #[error("cannot listen at {path}: {}", advised(.reason, Some("socket.path")))]
+    #[error("cannot listen at {path}: {}", advised(.reason, Some(socket_option())))]
     Socket {
         /// Where.
         path: PathBuf,

@@ -11,7 +11,7 @@ use elver_core::{Class, Core, Histogram, Via, VqpInfo, VqpState, WrKind};
 use elver_verbs::Device;
 use serde::{Deserialize, Serialize};
 
-use crate::asking::{told, unheard};
+use crate::asking::{told, trusted, unheard};
 use crate::config::{SOCKET_VARIABLE, status_path};
 
 /// How long a node may take to tell.
@@ -72,8 +72,8 @@ impl Status {
     /// Asks the node whose processes find it at `socket` how it is.
     ///
     /// # Errors
-    /// No node tells its status there, or not within 5 s, or what it tells is not understood; the
-    /// text says which, and what to do.
+    /// No node tells its status there, or not within 5 s, or what it tells is not understood, or the socket is
+    /// another user's below `/tmp`; the text says which, and what to do.
     pub fn fetch(socket: &Path) -> io::Result<Status> {
         let path = status_path(socket);
         let mut stream = UnixStream::connect(&path).map_err(|error| {
@@ -84,6 +84,7 @@ impl Status {
             );
             told(error, &what)
         })?;
+        trusted(&path, &stream)?;
         stream.set_read_timeout(Some(WAIT))?;
         let mut text = String::new();
         stream
@@ -91,6 +92,12 @@ impl Status {
             .map_err(|error| unheard(error, "the node did not tell its status", &path, WAIT))?;
         serde_json::from_str(&text)
             .map_err(|error| told(error.into(), "the node's status is not understood"))
+    }
+
+    /// Whether somebody whom this user trusts tells him a status there.
+    pub fn is_told_at(socket: &Path) -> bool {
+        let path = status_path(socket);
+        UnixStream::connect(&path).is_ok_and(|stream| trusted(&path, &stream).is_ok())
     }
 }
 

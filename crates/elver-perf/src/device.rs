@@ -21,7 +21,7 @@ pub struct DeviceArgs {
     /// Do not let the kernel cut and join trains of packets.
     #[arg(long)]
     pub no_offload: bool,
-    /// Drop this share of the packets that arrive, in per cent, to see how loss is borne: "1%", "0.01".
+    /// Drop this share of the packets that arrive, in per cent, to see how loss is borne: "1%", "0.01%".
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = per_cent)]
     pub loss: f64,
     /// UDP port that packets go to and come from, at both ends. RoCEv2's own is 4791, which the
@@ -35,7 +35,7 @@ fn per_cent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
     match number.parse() {
         Ok(share) if share == 0.0 || (0.0001..=100.0).contains(&share) => Ok(share),
-        _ => Err("give per cent from 0.0001 to 100, or 0, as in 1% or 0.01".to_string()),
+        _ => Err("give per cent from 0.0001 to 100, or 0, as in 1% or 0.01%".to_string()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The list of devices: one.
 
 use std::convert::Infallible;
-use std::ffi::{c_char, c_int};
+use std::ffi::{OsString, c_char, c_int};
 use std::ptr;
 use std::sync::OnceLock;
 
@@ -24,10 +24,26 @@ unsafe impl Sync for Listed {}
 
 static DEVICE: OnceLock<Listed> = OnceLock::new();
 
-/// The device's name: `ELVER_DEVICE`, or `elver0`.
+const VARIABLE: &str = "ELVER_DEVICE";
+
+/// The device's name: `ELVER_DEVICE`, or `elver0`. It is listed as that too where it is told a name that cannot be, and is
+/// not opened then.
 pub(crate) fn name() -> String {
-    let fits = |name: &String| (1..64).contains(&name.len()) && !name.contains(['/', '\0']);
-    std::env::var("ELVER_DEVICE").ok().filter(fits).unwrap_or_else(|| "elver0".into())
+    told().unwrap_or_else(|_| "elver0".into())
+}
+
+/// What it is told.
+pub(crate) fn told() -> Result<String, String> {
+    read(std::env::var_os(VARIABLE))
+}
+
+fn read(told: Option<OsString>) -> Result<String, String> {
+    let Some(told) = told.filter(|told| !told.is_empty()) else { return Ok("elver0".into()) };
+    let fits = |name: &&str| name.len() < 64 && !name.contains('/');
+    let name = told.to_str().filter(fits).map(str::to_string);
+    name.ok_or_else(|| {
+        format!("{VARIABLE} is {told:?}; give a name of 1 to 63 bytes without a slash")
+    })
 }
 
 /// A GUID of this process, with the bit that says that nobody was assigned it.
@@ -111,4 +127,20 @@ unsafe extern "C" fn ibv_get_device_index(_: *mut Device) -> c_int {
     // As rdma-core where the kernel gave none.
     set(libc::EOPNOTSUPP);
     -1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_cannot_be_is_refused_and_told() {
+        let told = |name: &str| read(Some(name.into()));
+        assert_eq!([read(None), told("")], [Ok("elver0".into()), Ok("elver0".into())]);
+        assert_eq!(told("mine"), Ok("mine".into()));
+        for wrong in ["a/b", &"x".repeat(64)] {
+            let refused = told(wrong).unwrap_err();
+            assert!(refused.contains(wrong) && refused.contains("ELVER_DEVICE"), "{refused}");
+        }
+    }
 }

@@ -206,6 +206,7 @@ impl Engine {
         };
         let wishes = Wishes::told().map_err(refused)?;
         gid_index::told().map_err(refused)?;
+        crate::device::told().map_err(refused)?;
         let mut device = addresses::open(&wishes).map_err(refused)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| refused(error.to_string()))?;

@@ -2,6 +2,7 @@
 //! random orders, each in a cold process; and the host's cache, made of what was the same in all of them.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::calls::{self, Call, Made, Plan};
 use crate::cold::{Cold, library};
-use crate::trace::{CALIBRATION, Seen, Spent, Watch};
+use crate::trace::{CALIBRATION, NotRun, Seen, Spent, Watch};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,7 +38,9 @@ Each run is a process of its own, so that nothing is warm, and makes calls in a 
 cache goes what the kernel and sysfs said in the same way in every run: the devices, their character devices,
 fixed attributes, and the provider library of each. It is believed only where the kernel, its devices, the
 processors, libibverbs and the providers are still the same. Run this again after an upgrade; the fast library
-does it by itself where it may write the file, and with ELVER_FASTVERBS=renew in any case.";
+does it by itself where it may write the file, and with ELVER_FASTVERBS=renew in any case.
+
+The exit code is the watched program's own; 127 if it is not there, 126 if it cannot be run.";
 
 /// What `elver verbs-profile` is asked for.
 #[derive(Debug, Args)]
@@ -61,7 +64,7 @@ pub struct ProfileArgs {
     /// The fast library, which makes the cache; by default the one that belongs to this program.
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// Print one JSON object instead of tables.
+    /// Print one JSON object instead of tables; what a watched program prints goes to the standard error.
     #[arg(long)]
     json: bool,
     /// A program to watch, and its arguments.
@@ -161,7 +164,16 @@ fn watched(
 ) -> Result<(), Failure> {
     let mut command = Command::new(program);
     command.args(arguments);
-    let (seen, code) = watch.run(command)?;
+    if args.json {
+        // Standard output is one object.
+        let errors = std::io::stderr().as_fd().try_clone_to_owned();
+        command.stdout(errors.context("cannot give the program an output")?);
+    }
+    let (seen, code) =
+        watch.run(command).map_err(|error| match error.downcast_ref::<NotRun>() {
+            Some(not_run) => Failure::not_run(not_run.reason.kind(), not_run),
+            None => error.into(),
+        })?;
     Told { watch: Ok(&watch), seen: &seen }.tell(args, &Times::default());
     match code {
         0 => Ok(()),

@@ -12,7 +12,8 @@ pub(crate) const CONFIG_FILE: &str = "/etc/elver/elverd.toml";
 ///
 /// It needs no privileges. Processes find it by its Unix socket: ELVER_SOCKET if that is set, else
 /// `socket.path` of the configuration, else /run/elver/elverd.sock for root and
-/// $XDG_RUNTIME_DIR/elver/elverd.sock for others; a socket that systemd passes goes before all.
+/// $XDG_RUNTIME_DIR/elver/elverd.sock for others, or /tmp/elver-UID/elverd.sock where that is not set; a socket
+/// that systemd passes goes before all.
 /// Ends at SIGTERM, SIGINT and SIGHUP, with exit code 0; 1 means that it failed, 2 that its arguments or
 /// its configuration cannot be.
 #[derive(Debug, Parser)]

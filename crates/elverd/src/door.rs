@@ -140,6 +140,8 @@ fn take(fd: OwnedFd, config: &Config, mode: u32) -> Result<(Listener, u32, Paths
 fn bind(socket: PathBuf, mode: u32) -> Result<(Listener, Paths), NodeError> {
     let refused = |reason| NodeError::Socket { path: socket.clone(), reason };
     if let Some(directory) = socket.parent() {
+        let is_here = directory.as_os_str().is_empty();
+        let directory = if is_here { Path::new(".") } else { directory };
         directory_for_all(directory).map_err(refused)?;
     }
     let lock = lock(&socket)?;

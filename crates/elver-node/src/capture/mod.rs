@@ -16,7 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::asking::{told, unheard};
+use crate::asking::{told, trusted, unheard};
 use crate::config::{SOCKET_VARIABLE, capture_path};
 
 pub(crate) use names::{NAMES_MAX, VqpName};
@@ -42,8 +42,8 @@ impl CaptureStream {
     /// Has the node whose processes find it at `socket` record what goes over its link.
     ///
     /// # Errors
-    /// No node offers it there, this process is not of the node's user, or the node refuses; the
-    /// text says which, and what to do.
+    /// No node offers it there, this process is not of the node's user, the node refuses, or the socket is another
+    /// user's below `/tmp`; the text says which, and what to do.
     pub fn open(socket: &Path, options: &CaptureOptions) -> io::Result<CaptureStream> {
         let path = capture_path(socket);
         let mut stream = UnixStream::connect(&path).map_err(|error| {
@@ -60,6 +60,7 @@ impl CaptureStream {
             };
             told(error, &what)
         })?;
+        trusted(&path, &stream)?;
         stream.set_read_timeout(Some(WAIT))?;
         let mut request = serde_json::to_vec(options)?;
         request.push(b'\n');

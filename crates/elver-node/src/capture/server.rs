@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_types, reason = "how long who asks is waited for")]
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,23 @@ const NAMES_APART: u32 = 20;
 /// Captures of a node, one at a time.
 #[derive(Default)]
 pub(crate) struct Capturer {
-    running: Option<Worker>,
+    running: Option<Running>,
+}
+
+struct Running {
+    worker: Worker,
+    /// Its own, to see whether who asked has gone.
+    stream: UnixStream,
+}
+
+impl Running {
+    /// Whether it still records for somebody. Who has gone was served, though its thread may not have heard of it.
+    fn is_wanted(&self) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self.stream.as_fd(), PollFlags::empty())];
+        let is_looked_at = poll(&mut fds, Some(&Timespec::default())).is_ok();
+        let is_open = !fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR);
+        !self.worker.has_ended() && is_looked_at && is_open
+    }
 }
 
 impl Capturer {
@@ -43,16 +60,19 @@ impl Capturer {
         if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
             return refuse(&stream, "only the node's own user and root may record what it sends");
         }
-        if self.running.as_ref().is_some_and(|running| !running.has_ended()) {
+        if self.running.as_ref().is_some_and(Running::is_wanted) {
             return refuse(&stream, "the node is being recorded already; end that first");
         }
+        // Its thread is waited for: the engine has one tap.
         self.running = None;
-        let outlet = outlet.clone();
+        let (outlet, own) = (outlet.clone(), stream.try_clone()?);
         let worker = Worker::start("elver-capture", move |stop, wake| {
             // That who asked has gone concerns nobody else.
             let _ = serve(&stream, &outlet, stop, wake);
+            // There is another descriptor of it.
+            let _ = stream.shutdown(Shutdown::Both);
         })?;
-        self.running = Some(worker);
+        self.running = Some(Running { worker, stream: own });
         Ok(())
     }
 }

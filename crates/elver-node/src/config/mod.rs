@@ -11,6 +11,7 @@ pub(crate) use check::COMPLETIONS_MAX;
 pub use classes::Classes;
 pub use error::ConfigError;
 pub use file::{Config, DEFAULT_FILE};
+pub(crate) use paths::socket_option;
 pub use paths::{SOCKET_VARIABLE, capture_path, default_socket, status_path};
 pub use sections::{
     DirectConfig, EngineConfig, MemoryConfig, MessagesConfig, MetaConfig, MetricsConfig,

@@ -13,6 +13,12 @@ pub fn default_socket() -> PathBuf {
     socket_of(uid.as_raw(), std::env::var_os("XDG_RUNTIME_DIR"))
 }
 
+/// What says where the socket is.
+pub(crate) fn socket_option() -> &'static str {
+    let is_set = std::env::var_os(SOCKET_VARIABLE).is_some_and(|path| !path.is_empty());
+    if is_set { SOCKET_VARIABLE } else { "socket.path" }
+}
+
 /// The socket over which the daemon tells its status, beside the one for processes.
 pub fn status_path(socket: &Path) -> PathBuf {
     let mut path = OsString::from(socket);

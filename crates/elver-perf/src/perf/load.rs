@@ -5,13 +5,16 @@ use elver_console::Failure;
 use elver_verbs::Mtu;
 use serde::{Deserialize, Serialize};
 
+/// Bytes of what an atomic changes.
+const ATOMIC_BYTES: u32 = 8;
+
 /// What is measured.
 #[derive(Clone, Debug, Args)]
 pub struct LoadArgs {
     /// Transport service.
     #[arg(long, value_enum, default_value_t = Transport::Rc)]
     pub transport: Transport,
-    /// Bytes of a message.
+    /// Bytes of a message; atomics have 8.
     #[arg(long, default_value_t = 8)]
     pub size: u32,
     /// One operation at a time for latency, or many for rate.
@@ -109,7 +112,12 @@ impl Load {
                 "{transport:?} has no {op:?}: READ and atomics need rc or dc, WRITE rc, dc or uc"
             )));
         }
-        let size = if matches!(op, Op::FetchAdd | Op::CmpSwp) { 8 } else { args.size };
+        let size = args.size;
+        if matches!(op, Op::FetchAdd | Op::CmpSwp) && size != ATOMIC_BYTES {
+            return Err(Failure::unusable(format!(
+                "--size {size}: an atomic is of {ATOMIC_BYTES} bytes; leave it out"
+            )));
+        }
         if size > 1 << 30 {
             return Err(Failure::unusable(format!("--size {size} is more than 1 GiB")));
         }
@@ -125,8 +133,12 @@ impl Load {
                 Failure::unusable(format!("--mtu {bytes} is none of 256, 512, 1024, 2048, 4096"))
             })?),
         };
-        if transport == Transport::Ud && size > mtu.map_or(4096, |mtu| mtu.bytes()) {
-            return Err(Failure::unusable(format!("a UD message of {size} bytes exceeds the MTU")));
+        let most = mtu.unwrap_or(Mtu::Mtu4096).bytes();
+        if transport == Transport::Ud && size > most {
+            return Err(Failure::unusable(format!(
+                "--size {size}: a UD message is one packet, of {most} bytes at most with this MTU; take that or less, or \
+                 --transport rc or dc"
+            )));
         }
         let (depth, batch) = match args.mode {
             Mode::Sync => (1, 1),

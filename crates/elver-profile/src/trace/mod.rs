@@ -13,6 +13,9 @@ mod spots;
 mod thread;
 
 use std::collections::HashMap;
+use std::error::Error;
+use std::fmt;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -69,7 +72,7 @@ impl Watch {
     /// Runs a program to its end, and returns what was seen, and its exit code; 128 and more for a signal.
     ///
     /// # Errors
-    /// It cannot be run, or watched.
+    /// It cannot be run ([`NotRun`]), or watched.
     pub fn run(self, mut command: Command) -> Result<(Seen, u8)> {
         let traced = || ptrace::traceme().map_err(std::io::Error::from);
         // SAFETY: one system call between fork and exec, which allocates nothing.
@@ -79,7 +82,7 @@ impl Watch {
         }
         command.stdin(Stdio::null());
         let program = command.get_program().to_string_lossy().into_owned();
-        let child = command.spawn().with_context(|| format!("cannot run {program} to watch it"))?;
+        let child = command.spawn().map_err(|reason| NotRun { program, reason })?;
         let pid = Pid::from_raw(child.id() as i32);
         // It stands at its first instruction.
         waitpid(pid, None).context("waiting for the program")?;
@@ -108,6 +111,22 @@ impl Watch {
         Ok((watcher.seen, watcher.code))
     }
 }
+
+/// Why a program was not watched: it cannot be run.
+#[derive(Debug)]
+pub struct NotRun {
+    program: String,
+    /// What the system said.
+    pub reason: io::Error,
+}
+
+impl fmt::Display for NotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot run {} to watch it: {}", self.program, self.reason)
+    }
+}
+
+impl Error for NotRun {}
 
 /// One program that is watched.
 struct Watcher {

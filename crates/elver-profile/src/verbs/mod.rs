@@ -21,6 +21,10 @@ const STALL: Duration = Duration::from_secs(10);
 /// Local writes, remote writes and reads.
 const ACCESS: u32 = 0b111;
 
+/// What brings a device.
+const DRIVER: &str = "load an adapter's driver, or rdma_rxe (`modprobe rdma_rxe`, then `rdma link add rxe0 type rxe netdev \
+                      NAME`); Elver's own device needs none, and is measured by `elver perf pair` and `elver bench rnic`";
+
 /// What one program of a connection has made so far.
 pub(crate) struct Verbs {
     devices: Vec<*mut c_void>,
@@ -83,7 +87,7 @@ impl Verbs {
             call!(self, c"ibv_get_device_list", fn(*mut c_int) -> *mut *mut c_void, &raw mut count);
         ensure!(
             !list.is_null(),
-            "ibv_get_device_list: {}; a kernel without RDMA has no list",
+            "this kernel has no RDMA devices, which are what this measures (ibv_get_device_list: {}): {DRIVER}",
             io::Error::last_os_error()
         );
         // SAFETY: the list has that many devices, and is never freed, so that they stay.
@@ -108,7 +112,12 @@ impl Verbs {
                 return Ok(());
             }
         }
-        bail!("there is no RDMA device {}", name.unwrap_or("at all"))
+        match name {
+            Some(name) => {
+                bail!("there is no RDMA device {name}; `rdma link` lists those there are")
+            }
+            None => bail!("the kernel has no RDMA device, which is what this measures: {DRIVER}"),
+        }
     }
 
     /// Asks for the port's state and its address.

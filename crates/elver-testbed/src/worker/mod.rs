@@ -46,5 +46,14 @@ pub fn run(task: &str) -> Result<(), Failure> {
         Task::Storm { at, to } => client::storm(at, to),
         Task::Member { at, alone } => member::run(at, *alone),
     };
-    done.or_else(|error| tell(&Failed { failed: format!("{error:#}") })).map_err(Failure::Failed)
+    match done.or_else(|error| tell(&Failed { failed: format!("{error:#}") })) {
+        // The parent has gone, and nobody waits for anything.
+        Err(error) if is_unheard(&error) => Ok(()),
+        done => done.map_err(Failure::Failed),
+    }
+}
+
+fn is_unheard(error: &anyhow::Error) -> bool {
+    let cause = error.root_cause().downcast_ref::<std::io::Error>();
+    cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -174,6 +174,35 @@ fn the_environment_names_the_socket() {
     Client::connect(&named).unwrap();
 }
 
+/// A path may be of this directory.
+#[test]
+fn a_socket_may_be_where_the_daemon_is_started() {
+    let directory = Directory::new();
+    let config = directory.file("a.toml", &toml(&free_address(), Path::new(""), ""));
+    let mut command = elverd();
+    command
+        .arg("--config")
+        .arg(&config)
+        .env("ELVER_SOCKET", "here.sock")
+        .current_dir(&directory.path);
+    let daemon = Daemon::run(command);
+    assert_eq!(daemon.socket, Path::new("here.sock"));
+    Client::connect(&directory.path.join("here.sock")).unwrap();
+    let mut command = elverd();
+    command
+        .arg("--config")
+        .arg(config)
+        .env("ELVER_SOCKET", "nowhere/deep/here.sock")
+        .current_dir(&directory.path);
+    let output = command.output().unwrap();
+    let said = text(&output.stderr).to_string();
+    assert!(
+        said.contains("cannot listen at nowhere/deep/here.sock")
+            && said.contains("set `ELVER_SOCKET`"),
+        "{said}"
+    );
+}
+
 /// Without a path, an ordinary user's daemon serves below that user's runtime directory.
 #[test]
 fn a_users_daemon_is_in_its_runtime_directory() {
