@@ -336,10 +336,10 @@ impl Orchestrator {
         // The start is to fail for this before it fails for its own time.
         let of_start = Duration::from_secs(self.config.platform.init_timeout_s) / 2;
         let check = move || {
-            let own = rustix::process::geteuid().as_raw();
+            let trusted = code::Trusted::here();
             codes.iter().try_for_each(|(name, path)| {
                 let code = path.display();
-                code::check(path, own).map_err(|error| {
+                code::check(path, &trusted).map_err(|error| {
                     format!("functions.{name}.code is {code}, which cannot be mounted: {error}")
                 })
             })
