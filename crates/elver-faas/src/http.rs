@@ -107,13 +107,13 @@ pub(crate) async fn converse<T, S, F>(
 }
 
 /// A request's body of at most so many bytes, and what came behind it. Its peer has this time to send it; what `room` takes,
-/// which is asked before so many bytes are kept, is not of that. It is kept in one piece: a frame may be a byte, of which what
+/// which is asked before so many bytes are kept and may refuse them, is not of that. It is kept in one piece: a frame may be a byte, of which what
 /// keeps it apart would be many times as large.
 pub(crate) async fn body<B>(
     body: &mut B,
     most: usize,
     time: Duration,
-    mut room: impl AsyncFnMut(usize),
+    mut room: impl AsyncFnMut(usize) -> Result<(), NoBody>,
 ) -> Result<(Bytes, Option<HeaderMap>), NoBody>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -143,7 +143,7 @@ where
         match frame.into_data() {
             Ok(more) if more.len() <= most - bytes.len() => {
                 let asked = Instant::now();
-                room(bytes.len() + more.len()).await;
+                room(bytes.len() + more.len()).await?;
                 until += asked.elapsed();
                 bytes.extend_from_slice(&more);
             }
@@ -256,11 +256,11 @@ mod tests {
         const LENGTH: usize = 100_000;
         let mut bits = Bits { left: LENGTH, alive: Arc::new(()), most_alive: 0 };
         let (bytes, _) =
-            body(&mut bits, LENGTH, Duration::from_secs(1), async |_| {}).await.unwrap();
+            body(&mut bits, LENGTH, Duration::from_secs(1), async |_| Ok(())).await.unwrap();
         assert_eq!((bytes.len(), bits.most_alive), (LENGTH, 0));
         bits.left = LENGTH + 1;
         let refused =
-            body(&mut bits, LENGTH, Duration::from_secs(1), async |_| {}).await.unwrap_err();
+            body(&mut bits, LENGTH, Duration::from_secs(1), async |_| Ok(())).await.unwrap_err();
         assert_eq!(refused.status, StatusCode::PAYLOAD_TOO_LARGE);
     }
 
@@ -293,7 +293,7 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(4096);
         let length = |request: Request<Incoming>| async move {
             let minute = Duration::from_secs(60);
-            let told = body(&mut request.into_body(), 100, minute, async |_| {}).await;
+            let told = body(&mut request.into_body(), 100, minute, async |_| Ok(())).await;
             let told = told.map_or_else(|error| error.what, |(bytes, _)| bytes.len().to_string());
             closing(with_type(StatusCode::OK, "text/plain", told.into()))
         };
@@ -388,7 +388,8 @@ Connection: close
         for (time, ends) in [(Some(HeadTime::Begun(ten)), true), (None, false)] {
             let (mut client, server) = tokio::io::duplex(4096);
             let echo = |request: Request<Incoming>| async move {
-                let whole = body(&mut request.into_body(), 100, ten, async |_| {}).await.unwrap().0;
+                let whole =
+                    body(&mut request.into_body(), 100, ten, async |_| Ok(())).await.unwrap().0;
                 with_type(StatusCode::OK, "text/plain", whole)
             };
             let conversation =
@@ -490,7 +491,7 @@ Connection: close
         ] {
             let (mut client, server) = tokio::io::duplex(4096);
             let slow = |request: Request<Incoming>| async move {
-                let whole = body(&mut request.into_body(), 100, TEN * 100, async |_| {}).await;
+                let whole = body(&mut request.into_body(), 100, TEN * 100, async |_| Ok(())).await;
                 // A request may take longer than a head.
                 tokio::time::sleep(TEN * 2).await;
                 with_type(StatusCode::OK, "text/plain", whole.unwrap().0)
