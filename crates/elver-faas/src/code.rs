@@ -4,6 +4,10 @@
 //! there, or another directory, and have the container see what lies behind directories that are closed to its owner. No descriptor
 //! helps, since a runtime in a mount namespace of its own mounts nothing of another one's. So that nobody but root and the
 //! orchestrator's user may be able to change a part of the path. What is in the directory at its end is its owner's affair.
+//!
+//! In a user namespace the host's root is shown as the overflow user, as all are whom the namespace does not have. That one is
+//! trusted there, since nothing else would be: who of them it is cannot be told, and the runtime gets at no more there than the
+//! namespace's owner does.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -55,11 +59,33 @@ pub(crate) enum CodeError {
     },
 }
 
-/// Checks that an absolute path leads to a directory, and that nobody but root and this user can have it lead elsewhere.
+/// Who may be able to change a part of the path.
+#[derive(Debug)]
+pub(crate) struct Trusted(Vec<u32>);
+
+impl Trusted {
+    /// Root, this process's user, and whom its user namespace has in place of the host's root.
+    pub(crate) fn here() -> Trusted {
+        let own = rustix::process::geteuid().as_raw();
+        let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
+        let overflow = overflow(&read("/proc/self/uid_map"), &read("/proc/sys/kernel/overflowuid"));
+        Trusted([0, own].into_iter().chain(overflow).collect())
+    }
+}
+
+/// Whom those are shown as whom a user namespace does not have, if it lacks any.
+fn overflow(map: &str, overflow: &str) -> Option<u32> {
+    let whole = ["0", "0", "4294967295"];
+    // Where there are no user namespaces, there is no map.
+    let is_whole = map.is_empty() || map.split_whitespace().eq(whole);
+    (!is_whole).then(|| overflow.trim().parse().ok()).flatten()
+}
+
+/// Checks that an absolute path leads to a directory, and that nobody but who is trusted can have it lead elsewhere.
 ///
 /// # Errors
 /// [`CodeError`].
-pub(crate) fn check(path: &Path, own: u32) -> Result<(), CodeError> {
+pub(crate) fn check(path: &Path, trusted: &Trusted) -> Result<(), CodeError> {
     let names = |path: &Path| -> Vec<OsString> {
         // Those of "/" and "." lead nowhere else.
         let is_step =
@@ -75,7 +101,7 @@ pub(crate) fn check(path: &Path, own: u32) -> Result<(), CodeError> {
         let within = look(&at)?;
         let next = at.join(&name);
         let entry = look(&next)?;
-        if !stays(&within, &entry, own) {
+        if !stays(&within, &entry, trusted) {
             let (uid, mode) = (within.uid(), within.mode() & 0o7777);
             return Err(CodeError::Replaceable { what: next, within: at, uid, mode });
         }
@@ -105,9 +131,9 @@ fn look(at: &Path) -> Result<Metadata, CodeError> {
     std::fs::symlink_metadata(at).map_err(|error| CodeError::Missing { at: at.into(), error })
 }
 
-/// Whether nobody but root and this user can replace an entry of a directory.
-fn stays(within: &Metadata, entry: &Metadata, own: u32) -> bool {
-    let is_trusted = |of: &Metadata| [0, own].contains(&of.uid());
+/// Whether nobody but who is trusted can replace an entry of a directory.
+fn stays(within: &Metadata, entry: &Metadata, trusted: &Trusted) -> bool {
+    let is_trusted = |of: &Metadata| trusted.0.contains(&of.uid());
     // A link that is root's may have been brought there by somebody in whose directory it was.
     let is_kept = within.mode() & STICKY != 0 && is_trusted(entry) && !entry.is_symlink();
     is_trusted(within) && (within.mode() & OTHERS_WRITE == 0 || is_kept)
@@ -136,7 +162,7 @@ mod tests {
         for (name, mode) in [("open", 0o775), ("sticky", 0o1777), ("fixed/code", 0o777)] {
             std::fs::set_permissions(at(name), Permissions::from_mode(mode)).unwrap();
         }
-        let check = |name: &str| check(&at(name), own);
+        let check = |name: &str| check(&at(name), &Trusted(vec![0, own]));
         for good in ["fixed/code", "fixed/link", "sticky/code", "fixed/../fixed/code", "open"] {
             check(good).unwrap_or_else(|error| panic!("{good}: {error}"));
         }
@@ -158,6 +184,29 @@ mod tests {
             for replaceable in ["sticky/code", "fixed/code"] {
                 assert!(matches!(check(replaceable), Err(CodeError::Replaceable { .. })));
             }
+        }
+    }
+
+    /// The host's tree has it as the owner of `/` there, and no function could be mounted.
+    #[test]
+    fn who_stands_for_the_hosts_root_in_a_user_namespace_is_trusted() {
+        let whole = "         0          0 4294967295\n";
+        for (map, trusted) in [
+            (whole, None),
+            ("", None),
+            ("         0       1000          1\n", Some(65_534)),
+            ("0 1000 1\n1 100000 65536\n", Some(65_534)),
+        ] {
+            assert_eq!(overflow(map, "65534\n"), trusted, "{map:?}");
+        }
+        let own = rustix::process::geteuid().as_raw();
+        if own == 0 {
+            let place = tempfile::tempdir().unwrap();
+            let code = place.path().join("others/code");
+            std::fs::create_dir_all(&code).unwrap();
+            chown(place.path().join("others"), Some(61_082), Some(61_082)).unwrap();
+            assert!(check(&code, &Trusted(vec![0])).is_err());
+            check(&code, &Trusted(vec![0, 61_082])).unwrap();
         }
     }
 }

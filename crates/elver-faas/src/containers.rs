@@ -13,7 +13,7 @@ use tokio::process::Command;
 use crate::bundle::Bundle;
 
 /// How long a command of the runtime may take.
-const COMMAND_MAX: Duration = Duration::from_secs(30);
+pub(crate) const COMMAND_MAX: Duration = Duration::from_secs(30);
 
 /// Where a hybrid host has the hierarchy of cgroups that crun refuses to see beside others.
 const HYBRID: &str = "/sys/fs/cgroup/unified";

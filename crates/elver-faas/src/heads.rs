@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 pub(crate) enum HeadTime {
     /// So long, from the answer before it on.
     Each(Duration),
-    /// So long from its first byte on. One behind a body of which nobody says how long it is has begun with the answer.
+    /// So long from its first byte on. Behind a body of which nobody says how long it is the connection ends with the answer.
     Begun(Duration),
 }
 
@@ -24,7 +24,8 @@ pub(crate) enum HeadTime {
 pub(crate) struct Begun {
     time: Option<HeadTime>,
     since: Cell<Option<Instant>>,
-    /// Looks for the end of the head that comes; none once it is not known where that begins.
+    /// Looks for the end of the head that comes; none once it is not known where that begins: a peer that sends requests
+    /// before their answers is taken to have always begun one.
     looks: Cell<Option<Look>>,
     /// How many bytes have come behind the head, of its body and maybe of the next head.
     behind: Cell<Option<u64>>,
@@ -52,14 +53,16 @@ impl Begun {
         self.since.set(None);
     }
 
-    /// Its request is answered.
-    pub(crate) fn answered(&self) {
+    /// Its request is answered. Whether the connection has to end behind that: nobody could tell where the next head begins.
+    pub(crate) fn answered(&self) -> bool {
         let length = self.asked.take().flatten();
-        let has_rest =
-            self.behind.take().zip(length).is_none_or(|(behind, length)| behind != length);
+        let came = self.behind.take();
+        let has_rest = came.zip(length).is_none_or(|(behind, length)| behind != length);
         self.looks.set(self.looks.get().filter(|_| !has_rest).map(|_| Look::default()));
         self.since.set(has_rest.then(Instant::now));
         self.changed.notify_one();
+        let is_lost = length.is_none_or(|length| came.is_some_and(|behind| behind < length));
+        is_lost && matches!(self.time, Some(HeadTime::Begun(_)))
     }
 
     /// Whether a request is not answered yet.

@@ -69,8 +69,7 @@ pub(crate) async fn converse<T, S, F>(
         let (reply, begun) = (answer(request), &begun);
         async move {
             let reply = reply.await;
-            begun.answered();
-            Ok::<_, Infallible>(reply)
+            Ok::<_, Infallible>(if begun.answered() { closing(reply) } else { reply })
         }
     });
     let each = match heads.time {
@@ -108,13 +107,13 @@ pub(crate) async fn converse<T, S, F>(
 }
 
 /// A request's body of at most so many bytes, and what came behind it. Its peer has this time to send it; what `room` takes,
-/// which is asked before so many bytes are kept, is not of that. It is kept in one piece: a frame may be a byte, of which what
+/// which is asked before so many bytes are kept and may refuse them, is not of that. It is kept in one piece: a frame may be a byte, of which what
 /// keeps it apart would be many times as large.
 pub(crate) async fn body<B>(
     body: &mut B,
     most: usize,
     time: Duration,
-    mut room: impl AsyncFnMut(usize),
+    mut room: impl AsyncFnMut(usize) -> Result<(), NoBody>,
 ) -> Result<(Bytes, Option<HeaderMap>), NoBody>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -144,7 +143,7 @@ where
         match frame.into_data() {
             Ok(more) if more.len() <= most - bytes.len() => {
                 let asked = Instant::now();
-                room(bytes.len() + more.len()).await;
+                room(bytes.len() + more.len()).await?;
                 until += asked.elapsed();
                 bytes.extend_from_slice(&more);
             }
@@ -257,11 +256,11 @@ mod tests {
         const LENGTH: usize = 100_000;
         let mut bits = Bits { left: LENGTH, alive: Arc::new(()), most_alive: 0 };
         let (bytes, _) =
-            body(&mut bits, LENGTH, Duration::from_secs(1), async |_| {}).await.unwrap();
+            body(&mut bits, LENGTH, Duration::from_secs(1), async |_| Ok(())).await.unwrap();
         assert_eq!((bytes.len(), bits.most_alive), (LENGTH, 0));
         bits.left = LENGTH + 1;
         let refused =
-            body(&mut bits, LENGTH, Duration::from_secs(1), async |_| {}).await.unwrap_err();
+            body(&mut bits, LENGTH, Duration::from_secs(1), async |_| Ok(())).await.unwrap_err();
         assert_eq!(refused.status, StatusCode::PAYLOAD_TOO_LARGE);
     }
 
@@ -294,7 +293,7 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(4096);
         let length = |request: Request<Incoming>| async move {
             let minute = Duration::from_secs(60);
-            let told = body(&mut request.into_body(), 100, minute, async |_| {}).await;
+            let told = body(&mut request.into_body(), 100, minute, async |_| Ok(())).await;
             let told = told.map_or_else(|error| error.what, |(bytes, _)| bytes.len().to_string());
             closing(with_type(StatusCode::OK, "text/plain", told.into()))
         };
@@ -356,20 +355,16 @@ Connection: close
         }
     }
 
-    /// Where nobody can tell whether a head has begun, it had its time while the answer was read.
+    /// A head that came with the request before it had its time while that one's answer was read.
     #[tokio::test(start_paused = true)]
     async fn an_answer_is_no_head_that_has_begun() {
         const LENGTH: usize = 1 << 20;
-        const CHUNKED: &[u8] =
-            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
-        let large = |request: Request<Incoming>| async move {
-            discard(&mut request.into_body(), 1, Duration::from_secs(1)).await;
-            with_type(StatusCode::OK, "text/plain", vec![7; LENGTH].into())
-        };
+        const AHEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HT";
+        let large = |_| async { with_type(StatusCode::OK, "text/plain", vec![7; LENGTH].into()) };
         let (mut client, server) = tokio::io::duplex(64 << 10);
         let heads = Heads { bytes: 8192, time: Some(HeadTime::Begun(Duration::from_secs(10))) };
         let reading = async move {
-            client.write_all(CHUNKED).await.unwrap();
+            client.write_all(AHEAD).await.unwrap();
             let (mut answer, mut read) = (vec![0; LENGTH], 0);
             while read < LENGTH {
                 tokio::time::sleep(Duration::from_secs(15)).await;
@@ -381,6 +376,44 @@ Connection: close
             client.read_to_end(&mut answer).await.unwrap()
         };
         tokio::join!(reading, converse(server, heads, large, std::future::pending()));
+    }
+
+    /// The connection stayed, on which each later answer was taken for the beginning of a head.
+    #[tokio::test(start_paused = true)]
+    async fn a_timed_connection_ends_behind_a_body_of_unknown_length() {
+        const CHUNKED: &[u8] =
+            b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+        const AN_HOUR: Duration = Duration::from_secs(3600);
+        let ten = Duration::from_secs(10);
+        for (time, ends) in [(Some(HeadTime::Begun(ten)), true), (None, false)] {
+            let (mut client, server) = tokio::io::duplex(4096);
+            let echo = |request: Request<Incoming>| async move {
+                let whole =
+                    body(&mut request.into_body(), 100, ten, async |_| Ok(())).await.unwrap().0;
+                with_type(StatusCode::OK, "text/plain", whole)
+            };
+            let conversation =
+                converse(server, Heads { bytes: 8192, time }, echo, std::future::pending());
+            let asking = async move {
+                client.write_all(CHUNKED).await.unwrap();
+                let mut answer = vec![0; 4096];
+                let read = client.read(&mut answer).await.unwrap();
+                let first = String::from_utf8_lossy(&answer[..read]).to_lowercase();
+                assert_eq!(first.contains("connection: close"), ends, "{first}");
+                if ends {
+                    assert_eq!(client.read(&mut answer).await.unwrap(), 0);
+                    return;
+                }
+                for request in ["GET /next HTTP/1.1\r\n\r\n", "POST / HTTP/1.1\r\n\r\n"] {
+                    client.write_all(request.as_bytes()).await.unwrap();
+                    assert_ne!(client.read(&mut answer).await.unwrap(), 0, "{request:?}");
+                    tokio::time::sleep(AN_HOUR).await;
+                }
+            };
+            let begun = Instant::now();
+            tokio::join!(asking, conversation);
+            assert_eq!(begun.elapsed() < ten, ends);
+        }
     }
 
     /// Half a head was waited for without an end, where heads have no time.
@@ -458,7 +491,7 @@ Connection: close
         ] {
             let (mut client, server) = tokio::io::duplex(4096);
             let slow = |request: Request<Incoming>| async move {
-                let whole = body(&mut request.into_body(), 100, TEN * 100, async |_| {}).await;
+                let whole = body(&mut request.into_body(), 100, TEN * 100, async |_| Ok(())).await;
                 // A request may take longer than a head.
                 tokio::time::sleep(TEN * 2).await;
                 with_type(StatusCode::OK, "text/plain", whole.unwrap().0)

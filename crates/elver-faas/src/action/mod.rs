@@ -12,10 +12,11 @@
 //! | 413 | more than 64 MB | more than 6 MB |
 //! | 500 | | no action is there |
 //! | 502 | the action did not start | the answer is neither object nor array, or too long; the one before had more than a line |
-//! | 503 | the container is being ended; all of 64 connections have requests | the same |
+//! | 503 | the container is being ended; all of 64 connections have requests; another large one took 30 s | the first two |
 //!
-//! A new connection has the place of one that is idle. Of `/init`s of more than 1 MB one comes at a time, and what comes when the
-//! action is there is refused before its body.
+//! A new connection has the place of one that is idle. Of `/init`s of more than 1 MB one comes at a time, for which another one waits
+//! 30 s at most; and what comes when the action is there, or its turn when it is there, is refused before its body. Who sends more
+//! than 4 MB of such a body may find the connection reset in place of the answer.
 //!
 //! After each `/run`, and a start that failed, [`SENTINEL`] stands on standard output and standard error.
 
@@ -31,18 +32,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::{Method, Request, StatusCode};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::accepting;
-use crate::http::{self, BODY_TIME_MAX, HeadTime, Heads, Reply};
+use crate::http::{self, BODY_TIME_MAX, HeadTime, Heads, NoBody, Reply};
 use code::Code;
 use connections::Connections;
 use group::Started;
@@ -59,6 +60,9 @@ const INIT_MAX: usize = 66 << 20;
 
 /// The largest `/init` of which there may be any number at once, in bytes; of larger ones, one comes at a time.
 const SMALL_MAX: usize = 1 << 20;
+
+/// The largest body of a request that is refused which is read to its end, in bytes.
+const REFUSED_MAX: usize = 4 << 20;
 
 /// The largest `/run`; OpenWhisk's own limit of parameters is 1 MB.
 const RUN_MAX: usize = 6 << 20;
@@ -122,15 +126,16 @@ struct Door {
 
 impl Door {
     /// Why nothing is done, if so.
-    fn refusal(&self, is_init: bool) -> Option<Reply> {
+    fn refusal(&self, is_init: bool) -> Option<NoBody> {
+        let refusal = |status, kind, what: &str| NoBody { status, kind, what: what.into() };
         if *self.ending.borrow() {
             let what = "the container is being ended";
-            return Some(failure(StatusCode::SERVICE_UNAVAILABLE, what));
+            return Some(refusal(StatusCode::SERVICE_UNAVAILABLE, "Ending", what));
         }
         (is_init && self.is_initialized.get()).then(|| {
             let what = "Cannot initialize the action more than once.";
             eprintln!("{what}");
-            failure(StatusCode::FORBIDDEN, what)
+            refusal(StatusCode::FORBIDDEN, "Initialized", what)
         })
     }
 }
@@ -178,18 +183,31 @@ async fn answer(door: Rc<Door>, request: Request<Incoming>) -> Reply {
         }
         _ => return failure(StatusCode::NOT_FOUND, &format!("an action has no {path}")),
     };
+    let mut body = request.into_body();
     if let Some(refusal) = door.refusal(is_init) {
-        return http::unread(request, refusal).await;
+        return refused(body, &refusal).await;
     }
     let mut turn = None;
     let room = async |length| {
         if is_init && length > SMALL_MAX && turn.is_none() {
-            turn = door.large.clone().acquire_owned().await.ok();
+            let its = its_turn(&door.large).await?;
+            // What it waited for may have changed it.
+            if let Some(refusal) = door.refusal(is_init) {
+                return Err(refusal);
+            }
+            turn = Some(its);
         }
+        Ok(())
     };
-    let body = match http::body(&mut request.into_body(), most, BODY_TIME_MAX, room).await {
+    let body = match http::body(&mut body, most, BODY_TIME_MAX, room).await {
         Ok((body, _)) => body,
-        Err(error) => return failure(error.status, &error.what),
+        Err(late) if late.status == StatusCode::REQUEST_TIMEOUT => {
+            return failure(late.status, &late.what);
+        }
+        Err(error) => {
+            drop(turn);
+            return refused(body, &error).await;
+        }
     };
     // What has begun is done, also if its caller goes: the next answer is the next request's.
     let done = spawn_local(async move {
@@ -197,7 +215,7 @@ async fn answer(door: Rc<Door>, request: Request<Incoming>) -> Reply {
         let mut proxy = door.proxy.lock().await;
         // What it waited for may have changed it.
         if let Some(refusal) = door.refusal(is_init) {
-            return refusal;
+            return failure(refusal.status, &refusal.what);
         }
         if !is_init {
             return proxy.run(&body).await;
@@ -209,6 +227,26 @@ async fn answer(door: Rc<Door>, request: Request<Incoming>) -> Reply {
     done.await.unwrap_or_else(|error| {
         failure(StatusCode::INTERNAL_SERVER_ERROR, &format!("it was not done: {error}"))
     })
+}
+
+/// The turn of a large body, for which it waits no longer than one may take to come.
+async fn its_turn(large: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, NoBody> {
+    let turn = tokio::time::timeout(BODY_TIME_MAX, large.clone().acquire_owned()).await;
+    turn.ok().and_then(Result::ok).ok_or_else(|| NoBody {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        kind: "Busy",
+        what: format!("another large /init took more than {} s", BODY_TIME_MAX.as_secs()),
+    })
+}
+
+/// The answer to a request whose body is not kept. Who is still about to write one that is not too long hears it then.
+async fn refused(mut body: Incoming, why: &NoBody) -> Reply {
+    let reply = failure(why.status, &why.what);
+    let may_end = body.size_hint().upper().is_none_or(|length| length <= REFUSED_MAX as u64);
+    match may_end && http::discard(&mut body, REFUSED_MAX, BODY_TIME_MAX).await {
+        true => reply,
+        false => http::closing(reply),
+    }
 }
 
 /// The container's one action.
@@ -311,4 +349,21 @@ fn mark() {
 
 fn failure(status: StatusCode, what: &str) -> Reply {
     http::json(status, &json!({"error": what}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It waited for as long as others took, one after the other.
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_is_waited_for_as_long_as_a_body() {
+        let large = Arc::new(Semaphore::new(1));
+        let first = its_turn(&large).await.unwrap();
+        let waited = tokio::time::timeout(BODY_TIME_MAX * 2, its_turn(&large)).await;
+        let refused = waited.expect("it ends").unwrap_err();
+        assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
+        drop(first);
+        drop(its_turn(&large).await.unwrap());
+    }
 }

@@ -12,6 +12,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::spawn_local;
+use tokio::time::{Instant, timeout_at};
 
 use super::core::Orchestrator;
 use super::tables::{Expected, ORDERS_MAX};
@@ -19,7 +20,7 @@ use crate::accepting;
 use crate::protocol::{LINE_MAX, Order, Report};
 use crate::schedule::{ContainerId, Found};
 
-/// How long a container that was found running may take to connect.
+/// How long a container that was found running may take to connect and to tell of its processes.
 const FOUND_MAX: Duration = Duration::from_secs(5);
 
 /// Reports of one container after which others are served: what has been read of them already asks for no wait.
@@ -36,18 +37,47 @@ pub(super) async fn serve(
         Expected::New => Duration::from_secs(orchestrator.config.platform.init_timeout_s),
         Expected::Found(_) => FOUND_MAX,
     };
-    let why = match tokio::time::timeout(most, first_process(&listener, expected)).await {
-        Err(_) => format!("its elver-init did not connect within {} ms", most.as_millis()),
-        Ok(stream) => {
-            // Nobody else is to be taken for elver-init.
-            drop(listener);
-            match hear(&orchestrator, stream, id, expected).await {
-                Ok(()) => "its first process ended".to_string(),
-                Err(error) => format!("its elver-init said what cannot be read: {error}"),
-            }
-        }
+    let why = match greeted(listener, expected, most).await {
+        Err(why) => why,
+        Ok(greeted) => match hear(&orchestrator, greeted, id, expected).await {
+            Ok(()) => "its first process ended".to_string(),
+            Err(error) => format!("its elver-init said what cannot be read: {error}"),
+        },
     };
     orchestrator.delete(id, &why);
+}
+
+/// A container's `elver-init` that has said its first word.
+#[derive(Debug)]
+struct Greeted {
+    reading: BufReader<OwnedReadHalf>,
+    writing: OwnedWriteHalf,
+    processes: Vec<Found>,
+}
+
+/// The error is why the container is ended.
+async fn greeted(
+    listener: UnixListener,
+    expected: Expected,
+    most: Duration,
+) -> Result<Greeted, String> {
+    let until = Instant::now() + most;
+    let Ok(stream) = timeout_at(until, first_process(&listener, expected)).await else {
+        return Err(format!("its elver-init did not connect within {} ms", most.as_millis()));
+    };
+    // Nobody else is to be taken for elver-init.
+    drop(listener);
+    let (reading, writing) = stream.into_split();
+    let mut reading = BufReader::new(reading);
+    match timeout_at(until, receive(&mut reading)).await {
+        Ok(Ok(Some(Report::Hello { processes }))) => Ok(Greeted { reading, writing, processes }),
+        Ok(Ok(None)) => Err("its first process ended".into()),
+        Ok(Ok(Some(_))) => Err("its elver-init's first word is no hello".into()),
+        Ok(Err(error)) => Err(format!("its elver-init said what cannot be read: {error}")),
+        Err(_) => {
+            Err(format!("its elver-init connected and said nothing within {} ms", most.as_millis()))
+        }
+    }
 }
 
 async fn first_process(listener: &UnixListener, expected: Expected) -> UnixStream {
@@ -65,15 +95,11 @@ async fn first_process(listener: &UnixListener, expected: Expected) -> UnixStrea
 
 async fn hear(
     orchestrator: &Rc<Orchestrator>,
-    stream: UnixStream,
+    greeted: Greeted,
     id: ContainerId,
     expected: Expected,
 ) -> io::Result<()> {
-    let (reading, writing) = stream.into_split();
-    let mut reading = BufReader::new(reading);
-    let Some(Report::Hello { processes }) = receive(&mut reading).await? else {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "its first word is no hello"));
-    };
+    let Greeted { mut reading, writing, processes } = greeted;
     let (orders, to_write) = mpsc::channel(ORDERS_MAX);
     spawn_local(write(writing, to_write));
     if let Some(home) = orchestrator.state.borrow_mut().homes.get_mut(&id) {
@@ -152,4 +178,28 @@ async fn receive(reading: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Re
         return Ok(None);
     }
     Ok(Some(serde_json::from_slice(&line)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that connected and said nothing was waited for without an end.
+    #[tokio::test(start_paused = true)]
+    async fn who_connects_says_hello_in_time() {
+        const HELLO: &[u8] = b"{\"hello\":{\"processes\":[]}}\n";
+        for (said, is_greeted) in [(HELLO, true), (&HELLO[..9], false), (b"", false)] {
+            let place = tempfile::tempdir().unwrap();
+            let socket = place.path().join("control");
+            let listener = UnixListener::bind(&socket).unwrap();
+            let mut init = UnixStream::connect(&socket).await.unwrap();
+            init.write_all(said).await.unwrap();
+            let expected = Expected::Found(std::process::id().try_into().unwrap());
+            let greeted = greeted(listener, expected, FOUND_MAX);
+            match tokio::time::timeout(FOUND_MAX * 2, greeted).await.expect("it ends") {
+                Ok(greeted) => assert!(is_greeted && greeted.processes.is_empty()),
+                Err(why) => assert!(!is_greeted && why.contains("said nothing"), "{why}"),
+            }
+        }
+    }
 }

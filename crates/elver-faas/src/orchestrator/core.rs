@@ -12,6 +12,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_local;
 
+use super::code_checks::CodeChecks;
 use super::http;
 use super::limits::Limits;
 use super::node::Node;
@@ -21,7 +22,7 @@ use super::tables::{Counted, Door, Expected, Home, Rooms, ServeError, State};
 use super::terms::{self, Places};
 use crate::code;
 use crate::config::{Config, Owner};
-use crate::containers::{Runtime, RuntimeError};
+use crate::containers::{COMMAND_MAX, Runtime, RuntimeError};
 use crate::protocol::Order;
 use crate::schedule::{Action, ContainerId, ProcessId, Schedule};
 use crate::state::StateDirectory;
@@ -50,6 +51,7 @@ pub(super) struct Orchestrator {
     pub(super) begun: Instant,
     pub(super) state: RefCell<State>,
     services: Services,
+    code_checks: CodeChecks,
     /// The schedule's next time may have changed.
     changed: Notify,
     /// Containers that are being ended, and told of when one has.
@@ -87,6 +89,7 @@ impl Orchestrator {
             begun: Instant::now(),
             state: RefCell::new(state),
             services,
+            code_checks: CodeChecks::default(),
             changed: Notify::new(),
             deletions: Cell::new(0),
             deleted: Notify::new(),
@@ -286,10 +289,6 @@ impl Orchestrator {
         let owner = &self.config.owners[owner_name];
         let replaced = self.directory.replaced();
         let Some(terms) = terms::container(&self.config, replaced, owner_name) else { return };
-        if let Err(why) = self.check_code(owner_name) {
-            self.with(|schedule, now| schedule.container_ended(now, id, &why));
-            return;
-        }
         let made = self.directory.make(id, owner.uid, &terms);
         let made = made.and_then(|()| self.expect(id, owner, Expected::New));
         if let Err(error) = made {
@@ -298,10 +297,24 @@ impl Orchestrator {
             self.with(|schedule, now| schedule.container_ended(now, id, &why));
             return;
         }
+        let has_home = || self.state.borrow().homes.contains_key(&id);
         let commands = self.state.borrow().homes.get(&id).map(|home| home.commands.clone());
         let Some(commands) = commands else { return };
         let at_work = commands.lock().await;
-        if !self.state.borrow().homes.contains_key(&id) {
+        if !has_home() {
+            return;
+        }
+        let checked = self.check_code(owner_name).await;
+        // Who has ended it meanwhile waits for this to be over.
+        if !has_home() {
+            return;
+        }
+        if let Err(why) = checked {
+            // The runtime has not heard of it.
+            let home = self.state.borrow_mut().homes.remove(&id);
+            home.inspect(|home| home.control.abort());
+            self.directory.remove(id);
+            self.with(|schedule, now| schedule.container_ended(now, id, &why));
             return;
         }
         let places = self.places(id);
@@ -316,15 +329,22 @@ impl Orchestrator {
     }
 
     /// Whether an owner's container gets the code that the configuration says, and nothing that somebody has put in its place.
-    fn check_code(&self, owner: &str) -> Result<(), String> {
-        let own = rustix::process::geteuid().as_raw();
-        for (name, function) in self.config.functions.iter().filter(|(_, f)| f.owner == owner) {
-            let path = function.code.display();
-            code::check(&function.code, own).map_err(|error| {
-                format!("functions.{name}.code is {path}, which cannot be mounted: {error}")
-            })?;
-        }
-        Ok(())
+    async fn check_code(&self, owner: &str) -> Result<(), String> {
+        let of_owner = self.config.functions.iter().filter(|(_, function)| function.owner == owner);
+        let codes: Vec<_> =
+            of_owner.map(|(name, function)| (name.clone(), function.code.clone())).collect();
+        // The start is to fail for this before it fails for its own time.
+        let of_start = Duration::from_secs(self.config.platform.init_timeout_s) / 2;
+        let check = move || {
+            let trusted = code::Trusted::here();
+            codes.iter().try_for_each(|(name, path)| {
+                let code = path.display();
+                code::check(path, &trusted).map_err(|error| {
+                    format!("functions.{name}.code is {code}, which cannot be mounted: {error}")
+                })
+            })
+        };
+        self.code_checks.make(owner, COMMAND_MAX.min(of_start), check).await
     }
 
     fn places(&self, id: ContainerId) -> Places {

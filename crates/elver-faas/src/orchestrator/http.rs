@@ -92,7 +92,11 @@ pub(super) async fn body(
     time: Duration,
 ) -> Result<Whole, NoBody> {
     let mut room = Part::new(room);
-    match http::body(body, most, time, async |length| room.grow(length).await).await {
+    let grow = async |length| {
+        room.grow(length).await;
+        Ok(())
+    };
+    match http::body(body, most, time, grow).await {
         Ok((bytes, trailers)) => {
             room.end(bytes.len());
             Ok(Whole { bytes, trailers, room })

@@ -4,6 +4,7 @@
 
 mod api;
 mod callers;
+mod code_checks;
 mod control;
 mod core;
 mod front;

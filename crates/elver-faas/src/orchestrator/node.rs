@@ -3,10 +3,12 @@
 //! A directory of the orchestrator's own has nothing but a link to it, and is mounted: the socket's directory may have what is
 //! none of the containers' business.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 use crate::protocol::{NODE_DIRECTORY, NODE_SOCKET};
 
@@ -18,32 +20,44 @@ pub(super) struct Node {
     socket: PathBuf,
     directory: PathBuf,
     is_linked: Cell<bool>,
+    /// What was wrong at the last try, which may pass.
+    wrong: RefCell<Option<String>>,
 }
 
 impl Node {
     /// Makes the link if the node is there.
     pub(super) fn new(socket: &Path, directory: PathBuf) -> Node {
-        let node = Node { socket: socket.into(), directory, is_linked: Cell::new(true) };
+        let (is_linked, wrong) = (Cell::new(true), RefCell::default());
+        let node = Node { socket: socket.into(), directory, is_linked, wrong };
         node.look();
         node
     }
 
-    /// Makes the link anew if the node has another socket; where it cannot be made, says so, and does without from then on. While
-    /// the node is away there is nothing to link.
+    /// Makes the link anew if the node has another socket. Where none can ever be made, says so, and does without from then on;
+    /// says what else is wrong once, and tries again. While the node is away there is nothing to link.
     pub(super) fn look(&self) {
         if !self.is_linked.get() {
             return;
         }
-        match self.renew() {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                eprintln!(
-                    "cannot link {}: {error}; containers that run lose their RDMA when the node starts again, and those that were \
-                     made before it started have none",
-                    self.socket.display()
-                );
-                self.is_linked.set(false);
-            }
-            _ => {}
+        let error = match self.renew() {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => error,
+            _ => return drop(self.wrong.take()),
+        };
+        let socket = self.socket.display();
+        if stays_so(&error) {
+            eprintln!(
+                "cannot link {socket}: {error}; containers that run lose their RDMA when the node starts again, and those that were \
+                 made before it started have none"
+            );
+            self.is_linked.set(false);
+            return;
+        }
+        let wrong = Some(error.to_string());
+        if *self.wrong.borrow() != wrong {
+            eprintln!(
+                "cannot link {socket}: {error}; containers have no RDMA until it can be, which is tried again"
+            );
+            self.wrong.replace(wrong);
         }
     }
 
@@ -75,6 +89,12 @@ impl Node {
             false => self.socket.exists().then_some((&self.socket, NODE_SOCKET)),
         }
     }
+}
+
+/// Whether no link to the socket can ever be made: the file systems are two, or have no links, or the system allows none to it.
+fn stays_so(error: &io::Error) -> bool {
+    let never = [Errno::XDEV, Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS, Errno::MLINK];
+    Errno::from_io_error(error).is_some_and(|error| never.contains(&error))
 }
 
 fn remove(file: &Path) -> io::Result<()> {
@@ -109,6 +129,23 @@ mod tests {
         assert_eq!(node.renew().unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(!link.exists());
         assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+    }
+
+    /// After one error of any kind containers lost their RDMA when the node started again.
+    #[test]
+    fn what_passes_ends_no_link_for_good() {
+        let place = tempfile::tempdir().unwrap();
+        let (socket, directory) = (place.path().join("elverd.sock"), place.path().join("node"));
+        std::fs::write(&directory, "").unwrap();
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let node = Node::new(&socket, directory.clone());
+        assert!(node.wrong.borrow().is_some());
+        std::fs::remove_file(&directory).unwrap();
+        std::fs::create_dir(&directory).unwrap();
+        node.look();
+        assert_eq!(*node.wrong.borrow(), None);
+        assert_eq!(node.mount(), Some((&*directory, NODE_DIRECTORY)));
+        assert!(UnixStream::connect(directory.join("elverd.sock")).is_ok());
     }
 
     /// It was taken for linked for good, and no container found it.

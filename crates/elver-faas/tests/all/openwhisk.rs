@@ -260,6 +260,25 @@ fn a_second_init_is_refused_before_its_body() {
     assert_eq!(response(second).0, 403);
 }
 
+/// The connection was reset while it was written.
+#[test]
+fn who_sends_a_second_init_hears_why() {
+    let action = Action::of(66, ECHO);
+    let body = vec![b'x'; 3 << 20];
+    let length = format!("Content-Length: {}\r\n\r\n", body.len());
+    let chunked = format!("Transfer-Encoding: chunked\r\n\r\n{:x}\r\n", body.len());
+    for (head, end) in [(length, ""), (chunked, "\r\n0\r\n\r\n")] {
+        let mut second = TcpStream::connect(&action.address).unwrap();
+        let head = format!("POST /init HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{head}");
+        for part in [head.as_bytes(), &body, end.as_bytes()] {
+            second.write_all(part).unwrap();
+        }
+        let mut answer = String::new();
+        second.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    }
+}
+
 /// All that came of each was kept, until its end.
 #[test]
 fn large_inits_come_one_at_a_time() {
@@ -276,20 +295,23 @@ fn large_inits_come_one_at_a_time() {
         stream.write_all(&body.as_bytes()[..sent]).unwrap();
         stream
     };
-    // More than sockets keep, so that its turn has come when this is written.
+    // More than sockets keep, so that the turn has come when this is written.
     let first = large(60 << 20);
     let mut slow = begin(&first, first.len() - 1);
-    let second = large(2 << 20);
-    let whole = std::thread::scope(|scope| {
+    let (second, third) = (large(2 << 20), large(10 << 20));
+    let (whole, half) = std::thread::scope(|scope| {
         let whole = scope.spawn(|| begin(&second, second.len()));
+        let half = scope.spawn(|| begin(&third, 2 << 20));
         // Small ones wait for nobody.
         for _ in 0..20 {
             assert_eq!(action.init(json!({"code": ""})).0, 403);
         }
         slow.write_all(&first.as_bytes()[first.len() - 1..]).unwrap();
-        whole.join().unwrap()
+        (whole.join().unwrap(), half.join().unwrap())
     });
     assert_eq!(response(slow), (200, json!({"ok": true})));
+    // Each when its turn comes, of which the second one's rest comes never.
+    assert_eq!(response(half).0, 403);
     assert_eq!(response(whole).0, 403);
 }
 
