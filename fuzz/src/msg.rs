@@ -152,6 +152,7 @@ fn frame(what: u8, bytes: &[u8]) -> Vec<u8> {
     let kind = KINDS[usize::from(what / 8) % KINDS.len()];
     let mut header = Header::new(kind, u32::from(at(0) % 4));
     (header.freed_messages, header.freed_bytes) = (u16::from(at(1) % 3), u32::from(at(2) % 32));
+    header.freed_operations = at(1) / 3 % 3;
     match kind {
         Kind::Offer => {
             header.more = u32::from(at(3) % 4);

@@ -79,6 +79,11 @@ impl Entry {
         Entry { conn, reads: true, writes: true, ends_told: 0, ..self }
     }
 
+    /// Whether the copy is gone by which it was asked for.
+    pub(crate) fn is_nowhere(&self) -> bool {
+        self.fd < 0
+    }
+
     fn is(&self, flag: i32) -> bool {
         self.events & flag as u32 != 0
     }
@@ -165,14 +170,30 @@ impl Epoll {
         }
     }
 
-    /// Has the kernel tell once more of a connection that is its alone, to who waits for edges.
-    pub(crate) fn tell_again(&self, conn: u32) {
+    /// Has the kernel tell once more of a connection that is its alone, to who waits for edges; by this copy for those
+    /// that are gone.
+    pub(crate) fn tell_again(&self, conn: u32, copy: RawFd) {
         let by_edges = |entry: &&Entry| entry.conn == conn && entry.is(EPOLLET);
         for entry in self.entries.iter().filter(by_edges) {
             let mut event = epoll_event { events: entry.events, u64: entry.data };
             let Some(epoll) = self.fds.first() else { return };
+            let fd = if entry.is_nowhere() { copy } else { entry.fd };
             // SAFETY: the event stands here. One that the program has closed is in no epoll.
-            unsafe { real::epoll_ctl(*epoll, EPOLL_CTL_MOD, entry.fd, &mut event) };
+            unsafe { real::epoll_ctl(*epoll, EPOLL_CTL_MOD, fd, &mut event) };
+        }
+    }
+
+    /// Has the kernel watch a connection by this copy for those that are gone, the last of which is about to be closed.
+    pub(crate) fn watch_by(&self, conn: u32, copy: RawFd, closed: RawFd) {
+        let Some(epoll) = self.fds.first() else { return };
+        // SAFETY: a deletion needs no event.
+        unsafe { real::epoll_ctl(*epoll, EPOLL_CTL_DEL, closed, std::ptr::null_mut()) };
+        // What is told of once may have been.
+        let goes_on = |it: &&Entry| it.conn == conn && it.is_nowhere() && !it.is_off;
+        for entry in self.entries.iter().filter(goes_on) {
+            let mut event = epoll_event { events: entry.events, u64: entry.data };
+            // SAFETY: the event stands here. One by this copy stays.
+            unsafe { real::epoll_ctl(*epoll, EPOLL_CTL_ADD, copy, &mut event) };
         }
     }
 

@@ -42,6 +42,11 @@ fn set(fd: RawFd, word: u32) -> bool {
     entry(fd).map(|entry| entry.store(word, Ordering::Release)).is_some()
 }
 
+/// Whether there is room for a note of it.
+pub(crate) fn has_room(fd: RawFd) -> bool {
+    !usize::try_from(fd).is_ok_and(|fd| fd >= FDS_MAX)
+}
+
 /// The number of the connection that a descriptor is of, if it is one of ours.
 #[inline]
 pub(crate) fn conn(fd: RawFd) -> Option<u32> {

@@ -100,7 +100,11 @@ impl World {
         let former = fds::conn(fd).and_then(|id| self.conns.get(&id));
         let is_sole = side == Side::Acceptor
             || former.map_or_else(|| fds::is_sole(fd), |former| former.fds.len() == 1);
-        let watched = self.take_watched(fd);
+        let watched = match side {
+            Side::Connector => self.take_watched(fd),
+            // What had its number before was another's, which was closed by a call that is not known.
+            Side::Acceptor => Vec::new(),
+        };
         self.close(fd);
         if !is_sole && tuple.is_of_one_host() {
             return self.counts.stayed(&tuple, side, Why::Shared, "");
@@ -225,33 +229,35 @@ impl World {
         let id = fds::conn(fd);
         fds::clear(fd);
         let Some(id) = id else { return };
-        let taken = |(number, epoll): (&u32, &mut Epoll)| Some((*number, epoll.remove(fd)?));
-        let watched: Vec<_> = self.epolls.iter_mut().filter_map(taken).collect();
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if conn.fds.len() == 1 {
             return self.end(id);
         }
         conn.fds.retain(|other| *other != fd);
-        self.keep_watched(id, watched);
+        self.keep_watched(id, fd);
     }
 
-    /// A copy of a connection was closed that epolls have: they have the connection until its last copy is closed.
-    fn keep_watched(&mut self, id: u32, watched: Vec<(u32, Entry)>) {
-        if watched.is_empty() {
+    /// A copy of a connection is closed, which epolls may have: they have the connection until its last copy is closed.
+    fn keep_watched(&mut self, id: u32, closed: RawFd) {
+        let is_of_it = |entry: &Entry| entry.fd == closed || entry.conn == id && entry.is_nowhere();
+        if !self.epolls.values().any(|epoll| epoll.entries().iter().any(is_of_it)) {
             return;
         }
-        if !self.conns.get(&id).is_some_and(Conn::is_carried) {
-            // The kernel's epolls could not be told to leave it to a stream.
-            return self.stay(id, Why::Watched, "");
+        // The kernel's epolls could not be told later to leave it to a stream.
+        let is_carried = self.conns.get(&id).is_some_and(Conn::is_carried);
+        if !is_carried && self.may_stay(id, Why::Watched, "") {
+            return;
         }
-        for (number, entry) in watched {
-            self.last_nowhere = self.last_nowhere.checked_sub(1).unwrap_or(NOWHERE);
-            let nowhere = self.last_nowhere;
-            if let (Some(conn), Some(epoll)) =
-                (self.conns.get_mut(&id), self.epolls.get_mut(&number))
-            {
-                conn.nowhere.push(nowhere);
-                epoll.put(entry.at(nowhere));
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        for epoll in self.epolls.values_mut() {
+            if let Some(entry) = epoll.remove(closed) {
+                self.last_nowhere = self.last_nowhere.checked_sub(1).unwrap_or(NOWHERE);
+                conn.nowhere.push(self.last_nowhere);
+                epoll.put(entry.at(self.last_nowhere));
+            }
+            if !is_carried {
+                // The kernel's tells of it until a stream does, or for good if none comes.
+                epoll.watch_by(id, conn.fds[0], closed);
             }
         }
     }
@@ -308,7 +314,7 @@ impl World {
             Some(conn) => {
                 self.counts.stayed(&conn.tuple, conn.side, why, text);
                 if conn.keeps_end {
-                    self.epolls.values().for_each(|epoll| epoll.tell_again(id));
+                    self.epolls.values().for_each(|epoll| epoll.tell_again(id, conn.fds[0]));
                 }
                 let fds = self.remove(id).map_or(Vec::new(), |conn| conn.fds);
                 // Who waits for it goes on with the kernel.
@@ -504,11 +510,12 @@ impl World {
         // Its readiness is told from here.
         for watched in self.epolls.values() {
             let Some(epoll) = watched.fds.first() else { continue };
-            for entry in watched.entries().iter().filter(|entry| entry.conn == id) {
-                // SAFETY: a deletion needs no event. One that the program has closed is in no epoll.
-                unsafe {
-                    real::epoll_ctl(*epoll, libc::EPOLL_CTL_DEL, entry.fd, std::ptr::null_mut())
-                };
+            if !watched.entries().iter().any(|entry| entry.conn == id) {
+                continue;
+            }
+            for fd in &conn.fds {
+                // SAFETY: a deletion needs no event. A copy that the program has not put there is not there.
+                unsafe { real::epoll_ctl(*epoll, libc::EPOLL_CTL_DEL, *fd, std::ptr::null_mut()) };
             }
         }
         self.wake_all();
@@ -682,3 +689,6 @@ fn nonce() -> Option<Nonce> {
     let filled = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
     (filled == Ok(nonce.len())).then_some(nonce)
 }
+
+#[cfg(test)]
+mod tests;

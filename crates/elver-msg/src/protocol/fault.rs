@@ -47,7 +47,7 @@ pub enum Fault {
     #[error("credit for {messages} messages of {bytes} bytes, more than were sent")]
     Credit {
         /// Messages.
-        messages: u16,
+        messages: u32,
         /// Bytes of them.
         bytes: u32,
     },

@@ -2,9 +2,9 @@
 //!
 //! | bytes | what |
 //! | --- | --- |
-//! | 0 | the kind |
+//! | 0 | the kind (low 4 bits), and messages of collective operations as in 2, 3 (high 4 bits) |
 //! | 1 | the version, [`MAJOR`] |
-//! | 2, 3 | messages of the other end's that were matched since the last frame: it may send so many more |
+//! | 2, 3 | messages of the other end's users that were matched since the last frame: it may send so many more |
 //! | 4 to 7 | of a message's first frame its tag; else the number of the offer |
 //! | 8 to 11 | bytes of those messages |
 //! | 12 to 15 | of an offer its number; of a refusal the reason |
@@ -20,6 +20,10 @@ pub const MAJOR: u8 = 2;
 pub const MINOR: u16 = 0;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 16;
+/// Most messages of collective operations that one header tells of.
+pub(super) const FREED_OPERATIONS_MAX: u8 = 0xf;
+/// Bits of the first byte that the kind has.
+const KIND_BITS: u32 = 4;
 /// Bytes of an offer's body.
 pub(super) const OFFER_BYTES: usize = 24;
 
@@ -28,9 +32,11 @@ pub(super) const OFFER_BYTES: usize = 24;
 pub struct Header {
     /// What the frame is for.
     pub kind: Kind,
-    /// Messages that were matched.
+    /// Messages of users that were matched.
     pub freed_messages: u16,
-    /// Bytes of them.
+    /// Messages of collective operations that were, up to 15.
+    pub freed_operations: u8,
+    /// Bytes of both.
     pub freed_bytes: u32,
     /// The tag, or the offer's number.
     pub word: u32,
@@ -60,15 +66,15 @@ pub struct Offer {
 impl Header {
     /// A header with a kind and a word.
     pub fn new(kind: Kind, word: u32) -> Header {
-        Header { kind, freed_messages: 0, freed_bytes: 0, word, more: 0 }
+        Header { kind, freed_messages: 0, freed_operations: 0, freed_bytes: 0, word, more: 0 }
     }
 
     /// Its bytes.
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let Header { kind, freed_messages, freed_bytes, word, more } = *self;
+        let Header { kind, freed_messages, freed_operations, freed_bytes, word, more } = *self;
         let mut bytes = [0; HEADER_BYTES];
-        bytes[..2].copy_from_slice(&[kind as u8, MAJOR]);
+        bytes[..2].copy_from_slice(&[kind as u8 | freed_operations << KIND_BITS, MAJOR]);
         bytes[2..4].copy_from_slice(&freed_messages.to_le_bytes());
         bytes[4..8].copy_from_slice(&word.to_le_bytes());
         bytes[8..12].copy_from_slice(&freed_bytes.to_le_bytes());
@@ -88,23 +94,24 @@ impl Header {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        let [kind, version] = [bytes[0], bytes[1]];
+        let [first, version] = [bytes[0], bytes[1]];
         // A greeting says itself which version it is of.
-        if version != MAJOR && kind != Kind::Hello as u8 {
+        if version != MAJOR && first != Kind::Hello as u8 {
             return Err(Fault::Version { version });
         }
+        let (kind, freed_operations) = (first & !(u8::MAX << KIND_BITS), first >> KIND_BITS);
         let kind = Kind::of(kind).ok_or(Fault::Kind { kind })?;
         let freed_messages = u16::from_le_bytes([bytes[2], bytes[3]]);
         let (freed_bytes, word, more) = (word(8), word(4), word(12));
-        let header = Header { kind, freed_messages, freed_bytes, word, more };
+        let header = Header { kind, freed_messages, freed_operations, freed_bytes, word, more };
         if header.fits(body.len()) { Ok((header, body)) } else { Err(Fault::Field { kind }) }
     }
 
     /// Whether what stands in it fits its kind.
     #[inline]
     fn fits(&self, body: usize) -> bool {
-        let Header { kind, freed_messages, freed_bytes, word, more } = *self;
-        let frees = freed_messages > 0 || freed_bytes > 0;
+        let Header { kind, freed_messages, freed_operations, freed_bytes, word, more } = *self;
+        let frees = freed_messages > 0 || freed_operations > 0 || freed_bytes > 0;
         (more == 0 || matches!(kind, Kind::Offer | Kind::Refused))
             && (word == 0
                 || !matches!(kind, Kind::Hello | Kind::Refused | Kind::Credit | Kind::Bye))
@@ -164,7 +171,7 @@ mod tests {
         for kind in (1..=9).filter_map(Kind::of) {
             let (mut header, mut body) = (Header::new(kind, 0), Vec::new());
             match kind {
-                Kind::Credit => header.freed_messages = 3,
+                Kind::Credit => header.freed_operations = FREED_OPERATIONS_MAX,
                 Kind::Piece => body.push(1),
                 Kind::Offer => {
                     (header.more, header.word) = (4, 5);
@@ -181,9 +188,11 @@ mod tests {
 
     #[test]
     fn each_field_stands_where_the_table_has_it() {
-        let header =
-            Header { freed_messages: 2, freed_bytes: 3, more: 4, ..Header::new(Kind::Offer, 5) };
-        assert_eq!(header.encode(), [4, 2, 2, 0, 5, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
+        let (freed_messages, freed_operations, freed_bytes) = (2, 6, 3);
+        let freed =
+            Header { freed_messages, freed_operations, freed_bytes, ..Header::new(Kind::Offer, 5) };
+        let header = Header { more: 4, ..freed };
+        assert_eq!(header.encode(), [0x64, 2, 2, 0, 5, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
     }
 
     #[test]
@@ -198,6 +207,11 @@ mod tests {
         let mut bytes = frame(Header::new(Kind::Eager, 1), &[]);
         bytes[1] = 9;
         assert_eq!(Header::decode(&bytes), Err(Fault::Version { version: 9 }));
+        // A greeting comes before all messages.
+        bytes[0] |= 1 << KIND_BITS;
+        assert_eq!(Header::decode(&bytes), Err(Fault::Version { version: 9 }));
+        (bytes[0], bytes[1]) = (0x11, MAJOR);
+        assert_eq!(Header::decode(&bytes), Err(Fault::Field { kind: Kind::Hello }));
         (bytes[0], bytes[1]) = (10, MAJOR);
         assert_eq!(Header::decode(&bytes), Err(Fault::Kind { kind: 10 }));
         // An offer of nothing, and one whose place is half there.

@@ -1,12 +1,13 @@
-/// Messages of collective operations that are held beside all that [`Limits::unexpected_messages`] allows for, so that no
-/// barrier waits for a receive behind it. One is enough: of a peer's operations each rank takes the oldest first.
+/// Messages of collective operations that are held beside those that [`Limits::unexpected_messages`] allows for: no
+/// barrier waits for a receive behind it, and no receive for a rank that is behind with its operations. One is enough: of a
+/// peer's operations each rank takes the oldest first.
 pub(super) const OPERATIONS_MESSAGES: u32 = 16;
 
 /// What an end takes from a peer: no peer can have it hold more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Messages of a peer's that wait for a receive: beyond them it is held back. 1 to 65,535. Of collective operations 16
-    /// more are held.
+    /// Messages of a peer's that wait for a receive: beyond them it is held back. 1 to 65,535. Beside them 16 of collective
+    /// operations are held.
     pub unexpected_messages: u32,
     /// Bytes of those that came whole: beyond them short messages are offered as well.
     pub unexpected_bytes: u32,

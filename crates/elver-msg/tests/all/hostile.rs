@@ -106,8 +106,8 @@ fn nonsense() -> Vec<(Vec<u8>, &'static str)> {
         (offer(1, 0, None), "a field of a Offer frame"),
     ];
     let mut unknown = header(Kind::Bye, 0);
-    unknown[0] = 77;
-    wrong.push((unknown, "of kind 77"));
+    unknown[0] = 0x4d;
+    wrong.push((unknown, "of kind 13"));
     wrong
 }
 

@@ -431,6 +431,24 @@ fn operations_pass_messages_that_wait_for_credit() {
     assert!((0..2 * LIMITS.unexpected_messages).all(|_| has(&mut net, 1)));
 }
 
+/// A rank is behind with its operations, and means to receive before them.
+#[test]
+fn messages_pass_operations_that_wait_for_credit() {
+    let mut net = Net::new();
+    for number in 0..2 * OPERATIONS {
+        net.send(0, 1, COLLECTIVE | number, 0, false);
+    }
+    for number in 0..2 * LIMITS.unexpected_messages {
+        net.send(0, 1, number, 40, false);
+    }
+    assert!((0..2 * LIMITS.unexpected_messages).all(|number| has(&mut net, number)));
+    let (waiting, _) = net.engines[1].waiting();
+    assert_eq!(waiting, OPERATIONS as usize);
+    let wanted = Wanted { source: Some(0), tag: 9, mask: u32::MAX };
+    assert_eq!(net.engines[1].is_behind(&wanted), None, "a message may come");
+    assert!((0..2 * OPERATIONS).all(|number| has(&mut net, COLLECTIVE | number)));
+}
+
 /// Whoever receives in another order than was sent has what he asks for, as long as the number of messages allows it.
 #[test]
 fn a_message_whose_bytes_have_no_room_is_offered() {
@@ -527,6 +545,12 @@ fn what_cannot_be_is_told_as_what_it_is() {
     };
     assert_eq!(fault(&[credit(1, 0), credit(1, 0)]), Fault::Credit { messages: 1, bytes: 0 });
     assert_eq!(fault(&[credit(1, 1)]), Fault::Credit { messages: 1, bytes: 1 });
+    // Of users and of operations for themselves.
+    let freed = Header { freed_operations: 1, ..Header::new(Kind::Credit, 0) };
+    assert_eq!(fault(&[frame(freed, &[])]), Fault::Credit { messages: 1, bytes: 0 });
+    let operation = |number| frame(Header::new(Kind::Eager, COLLECTIVE | number), &[]);
+    let operations: Vec<_> = (0..=OPERATIONS).map(operation).collect();
+    assert_eq!(fault(&operations), Fault::Overrun { messages: OPERATIONS + 1, bytes: 0 });
 }
 
 /// Who is lost takes with it what needs it, and what it had offered; what came whole stays.

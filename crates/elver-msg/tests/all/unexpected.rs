@@ -109,6 +109,28 @@ fn a_barrier_waits_for_no_receive_behind_it() {
     });
 }
 
+/// A rank goes on to operations behind the messages that it began, while another has yet to receive those.
+#[test]
+fn messages_wait_for_no_operation_behind_them() {
+    let node = TestNode::start(config(35, 1));
+    together(&[&node], 2, small(), |group| {
+        const COUNT: u32 = 17;
+        let mut word = [0; 8];
+        if group.rank() == 0 {
+            let send = |at: u32| group.isend(1, 1, at.to_le_bytes().to_vec()).unwrap();
+            let requests: Vec<_> = (0..COUNT).map(send).collect();
+            (0..COUNT).for_each(|_| group.broadcast(0, &mut word).unwrap());
+            requests.into_iter().for_each(|request| drop(request.wait().unwrap()));
+        } else {
+            for at in 0..COUNT {
+                assert_eq!(group.recv_vec(0, 1).unwrap().1, at.to_le_bytes());
+            }
+            (0..COUNT).for_each(|_| group.broadcast(0, &mut word).unwrap());
+        }
+        group.finish().unwrap();
+    });
+}
+
 /// What cannot come, since its sender waits for receives that are not posted, is an error.
 #[test]
 fn who_waits_for_a_message_behind_all_that_are_held_is_told() {

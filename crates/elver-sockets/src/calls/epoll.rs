@@ -12,6 +12,7 @@ use libc::{
 use super::poll::duration;
 use crate::conn::READS;
 use crate::epolls::{Entry, Epoll, kept};
+use crate::log::Why;
 use crate::sleeper::Watched;
 use crate::wait::{Wanted, asked};
 use crate::world::World;
@@ -178,6 +179,14 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
     };
     errno::told(|| {
         let mut world = lock::lock();
+        // Who waits in an epoll that is not known is told nothing of streams.
+        if !fds::has_room(epoll) {
+            return if world.may_stay(id, Why::Descriptor, "") {
+                told(kernel())
+            } else {
+                Err(libc::EMFILE)
+            };
+        }
         let Some(conn) = world.conn(id) else { return told(kernel()) };
         let is_carried = conn.is_carried();
         if is_carried {

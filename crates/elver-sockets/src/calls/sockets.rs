@@ -29,7 +29,10 @@ pub(crate) unsafe extern "C-unwind" fn socket(
     // SAFETY: the caller's promise is the same.
     let fd = unsafe { real::socket(domain, kind, protocol) };
     let may_be_ours = matches!(domain, AF_INET | AF_INET6) && kind & SOCK_TYPES == SOCK_STREAM;
-    if fd >= 0 && may_be_ours {
+    if fd >= 0 && may_be_ours && lock::is_interrupted() {
+        // A signal's handler may make sockets in the middle of any call: this one stays with TCP.
+        fds::clear(fd);
+    } else if fd >= 0 && may_be_ours {
         errno::beside(|| {
             let mut world = lock::lock();
             if !world.is_borrowed() {

@@ -367,20 +367,20 @@ static int shares(int port) {
             CHECK(hands_over(pair[0], fd, 0) == 1);
             copy = receives_a_descriptor(pair[1]);
             break;
-        case 3: file = fdopen(dup(fd), "w");
+        case 3: file = fdopen(fd, "w");
         }
         CHECK(connect(fd, (void *)&at, sizeof at) == 0);
         await_decided(fd, way + 1);
         if (child > 0) {
             CHECK(write(pair[0], "g", 1) == 1 && waitpid(child, &status, 0) == child && status == 0);
         } else if (file) {
-            CHECK(fputc('s', file) == 's' && fclose(file) == 0 && read(fd, &byte, 1) == 1 && byte == 's');
+            CHECK(fputc('s', file) == 's' && fflush(file) == 0 && read(fd, &byte, 1) == 1 && byte == 's');
         } else {
             write_all(copy, &byte, 1);
             read_all(fd, &byte, 1);
             CHECK(close(copy) == 0);
         }
-        CHECK(close(fd) == 0 && close(pair[0]) == 0 && close(pair[1]) == 0);
+        CHECK((file ? fclose(file) : close(fd)) == 0 && close(pair[0]) == 0 && close(pair[1]) == 0);
     }
     return 0;
 }

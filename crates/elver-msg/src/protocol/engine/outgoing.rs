@@ -114,7 +114,7 @@ impl<M: Memory> Engine<M> {
             if !put(peer, header, len as usize, out, fill)? {
                 return Ok(false);
             }
-            peer.spend(len);
+            peer.spend(tag, len);
             self.counters.eager += 1;
             self.requests.end(id, Ok(()));
             return Ok(true);
@@ -131,7 +131,7 @@ impl<M: Memory> Engine<M> {
             peer.offers.remove(&number);
             return Ok(false);
         }
-        peer.spend(0);
+        peer.spend(tag, 0);
         send.phase = Phase::Offered(number);
         self.counters.offered += 1;
         Ok(true)

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::super::fault::Fault;
-use super::super::frame::Header;
+use super::super::frame::{FREED_OPERATIONS_MAX, Header};
 use super::super::kind::Kind;
 use super::super::limits::{Limits, OPERATIONS_MESSAGES};
 use super::super::request_id::RequestId;
@@ -10,7 +10,8 @@ use super::super::tags;
 /// Most bytes of a piece: what one call may take of the ring at a time.
 const PIECE_MAX: usize = 16 << 10;
 
-/// Messages of a peer's, and the bytes of those that came whole.
+/// Messages of users and of collective operations, of which neither take the others' room, and the bytes of those that go
+/// whole.
 #[derive(Debug, Default)]
 struct Counted {
     users: u32,
@@ -19,19 +20,10 @@ struct Counted {
 }
 
 impl Counted {
-    fn messages(&self) -> u32 {
-        self.users + self.operations
-    }
-
     /// The count that a message of this tag is of.
     fn of(&mut self, tag: u32) -> &mut u32 {
         if tags::operation(tag).is_some() { &mut self.operations } else { &mut self.users }
     }
-}
-
-/// Most messages that are kept, whatever they are, when one more of users' comes, or of collective operations'.
-fn most(limits: Limits, is_operations: bool) -> u32 {
-    limits.unexpected_messages + if is_operations { OPERATIONS_MESSAGES } else { 0 }
 }
 
 /// A rank, as another sees it.
@@ -43,8 +35,8 @@ pub(super) struct Peer {
     /// Longest message that goes whole, and longest piece.
     pub(super) eager_bytes: u64,
     pub(super) piece_bytes: usize,
-    /// Messages of ours that it has not matched, as far as it told, and their bytes.
-    sent: (u32, u64),
+    /// Messages of ours that it has not matched, as far as it told.
+    sent: Counted,
     /// Messages of its own that are not matched.
     held: Counted,
     /// Those that were matched, and of which it was not told.
@@ -80,7 +72,7 @@ impl Peer {
             gives,
             eager_bytes: eager.min(body_max) as u64,
             piece_bytes: body_max.min(PIECE_MAX),
-            sent: (0, 0),
+            sent: Counted::default(),
             held: Counted::default(),
             freed: Counted::default(),
             queue: VecDeque::new(),
@@ -101,27 +93,37 @@ impl Peer {
     /// Whether it would keep one more message, which is of a collective operation or a user's.
     #[inline]
     pub(super) fn has_credit(&self, is_operations: bool) -> bool {
-        self.sent.0 < most(self.takes, is_operations)
+        if is_operations {
+            self.sent.operations < OPERATIONS_MESSAGES
+        } else {
+            self.sent.users < self.takes.unexpected_messages
+        }
     }
 
     /// Whether it would keep so many bytes more.
     #[inline]
     pub(super) fn has_room(&self, bytes: u64) -> bool {
-        self.sent.1 + bytes <= u64::from(self.takes.unexpected_bytes)
+        self.sent.bytes + bytes <= u64::from(self.takes.unexpected_bytes)
     }
 
     #[inline]
-    pub(super) fn spend(&mut self, bytes: u64) {
-        self.sent = (self.sent.0 + 1, self.sent.1 + bytes);
+    pub(super) fn spend(&mut self, tag: u32, bytes: u64) {
+        *self.sent.of(tag) += 1;
+        self.sent.bytes += bytes;
     }
 
     /// Takes back what it says it has matched.
     #[inline]
     pub(super) fn credited(&mut self, header: &Header) -> Result<(), Fault> {
-        let Header { freed_messages: messages, freed_bytes: bytes, .. } = *header;
-        let left = self.sent.0.checked_sub(messages.into());
-        let left = left.zip(self.sent.1.checked_sub(bytes.into()));
-        self.sent = left.ok_or(Fault::Credit { messages, bytes })?;
+        let Header { freed_messages, freed_operations, freed_bytes: bytes, .. } = *header;
+        let left = || {
+            let users = self.sent.users.checked_sub(freed_messages.into())?;
+            let operations = self.sent.operations.checked_sub(freed_operations.into())?;
+            let bytes = self.sent.bytes.checked_sub(bytes.into())?;
+            Some(Counted { users, operations, bytes })
+        };
+        let messages = u32::from(freed_messages) + u32::from(freed_operations);
+        self.sent = left().ok_or(Fault::Credit { messages, bytes })?;
         Ok(())
     }
 
@@ -131,13 +133,13 @@ impl Peer {
         *self.held.of(tag) += 1;
         self.held.bytes += bytes;
         let users = self.held.users + self.freed.users;
-        let messages = self.held.messages() + self.freed.messages();
+        let operations = self.held.operations + self.freed.operations;
         let bytes = self.held.bytes + self.freed.bytes;
-        if users > most(self.gives, false)
-            || messages > most(self.gives, true)
+        if users > self.gives.unexpected_messages
+            || operations > OPERATIONS_MESSAGES
             || bytes > u64::from(self.gives.unexpected_bytes)
         {
-            return Err(Fault::Overrun { messages, bytes });
+            return Err(Fault::Overrun { messages: users + operations, bytes });
         }
         Ok(())
     }
@@ -151,29 +153,29 @@ impl Peer {
         self.freed.bytes += bytes;
     }
 
-    /// Messages of its own that are not matched.
+    /// Messages of its users' that are not matched.
     pub(super) fn held(&self) -> u32 {
-        self.held.messages()
+        self.held.users
     }
 
-    /// As many messages of its own as may be are not matched: no user's comes any more before one is.
+    /// As many messages of its users' as may be are not matched: none comes any more before one is.
     pub(super) fn is_crowded(&self) -> bool {
-        !self.is_gone && self.held.messages() >= most(self.gives, false)
+        !self.is_gone && self.held.users >= self.gives.unexpected_messages
     }
 
     /// Puts credit into a header; it is told when the frame is out.
     #[inline]
     pub(super) fn with_credit(&self, header: Header) -> Header {
-        let freed_messages = u16::try_from(self.freed.messages()).unwrap_or(u16::MAX);
+        let freed_messages = u16::try_from(self.freed.users).unwrap_or(u16::MAX);
+        let freed_operations = self.freed.operations.min(FREED_OPERATIONS_MAX.into()) as u8;
         let freed_bytes = u32::try_from(self.freed.bytes).unwrap_or(u32::MAX);
-        Header { freed_messages, freed_bytes, ..header }
+        Header { freed_messages, freed_operations, freed_bytes, ..header }
     }
 
     #[inline]
     pub(super) fn told(&mut self, header: &Header) {
-        let users = self.freed.users.min(header.freed_messages.into());
-        self.freed.users -= users;
-        self.freed.operations -= u32::from(header.freed_messages) - users;
+        self.freed.users -= u32::from(header.freed_messages);
+        self.freed.operations -= u32::from(header.freed_operations);
         self.freed.bytes -= u64::from(header.freed_bytes);
     }
 
@@ -182,13 +184,15 @@ impl Peer {
     #[inline]
     pub(super) fn credit_is_due(&self) -> bool {
         let Limits { unexpected_messages, unexpected_bytes, .. } = self.gives;
-        let (messages, bytes) = (self.freed.messages(), self.freed.bytes);
+        let Counted { users, operations, bytes } = self.freed;
+        let is_due = |freed: u32, held: u32, most: u32| {
+            freed > 0 && (freed >= most.div_ceil(2) || freed + held >= most)
+        };
         let room = u64::from(unexpected_bytes);
-        messages > 0
-            && (messages >= unexpected_messages.div_ceil(2)
-                || bytes >= room.div_ceil(2)
-                || messages + self.held.messages() >= unexpected_messages
-                || bytes + self.held.bytes + self.eager_bytes > room)
+        is_due(users, self.held.users, unexpected_messages)
+            || is_due(operations, self.held.operations, OPERATIONS_MESSAGES)
+            || users + operations > 0
+                && (bytes >= room.div_ceil(2) || bytes + self.held.bytes + self.eager_bytes > room)
     }
 
     /// The sends that were not begun, of collective operations or of users.
