@@ -178,4 +178,23 @@ mod tests {
         }
         assert!(seen > 20, "{seen}");
     }
+
+    #[test]
+    fn a_page_has_the_version_the_values_and_the_lines_of_examples() {
+        let mut top = Cli::command();
+        top.build();
+        let status = top.find_subcommand("status").unwrap();
+        let page = String::from_utf8(crate::man::page(status).unwrap()).unwrap();
+        let version = concat!("\"elver ", env!("CARGO_PKG_VERSION"), "\"");
+        assert!(
+            page.lines().any(|line| line.starts_with(".TH") && line.contains(version)),
+            "{page}"
+        );
+        assert!(
+            page.contains("[\\-\\-socket PATH] [\\-\\-watch [SECONDS]] [\\-\\-count COUNT]"),
+            "{page}"
+        );
+        let examples = ".SH EXAMPLES\n.nf\n\\&elver status\n\\&    sessions, VQPs";
+        assert!(page.contains(examples), "{page}");
+    }
 }

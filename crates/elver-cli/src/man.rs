@@ -61,7 +61,7 @@ fn write_all(command: &Command, dir: &Path) -> io::Result<()> {
 }
 
 /// A page: its foot names the version, its synopsis the values of options, and its examples keep their lines.
-fn page(command: &Command) -> io::Result<Vec<u8>> {
+pub(crate) fn page(command: &Command) -> io::Result<Vec<u8>> {
     let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let version = concat!("elver ", env!("CARGO_PKG_VERSION"));
     let man =
@@ -150,29 +150,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
-    use crate::cli::Cli;
-
-    #[test]
-    fn a_page_has_the_version_the_values_and_the_lines_of_examples() {
-        let mut top = Cli::command();
-        top.build();
-        let status = top.find_subcommand("status").unwrap();
-        let page = String::from_utf8(page(status).unwrap()).unwrap();
-        let version = concat!("\"elver ", env!("CARGO_PKG_VERSION"), "\"");
-        assert!(
-            page.lines().any(|line| line.starts_with(".TH") && line.contains(version)),
-            "{page}"
-        );
-        assert!(
-            page.contains("[\\-\\-socket PATH] [\\-\\-watch [SECONDS]] [\\-\\-count COUNT]"),
-            "{page}"
-        );
-        let examples = ".SH EXAMPLES\n.nf\n\\&elver status\n\\&    sessions, VQPs";
-        assert!(page.contains(examples), "{page}");
-    }
 
     #[test]
     fn paragraphs_stand_behind_examples() {

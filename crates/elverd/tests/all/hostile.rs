@@ -7,6 +7,7 @@ use std::process::Command as Program;
 
 use crate::common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
 use crate::common::process::{nobody, start, start_by};
+use crate::common::stall;
 use crate::common::{Client, Region, engine_counter, free_address, gid, wait_for};
 use elver_portal::{Answer, Command, Layout, Message, Received, RefusalCode, Socket, VqpOptions};
 use elver_testkit::{Role, is_root, role, stay};
@@ -752,7 +753,9 @@ fn client_that_is_long_beginning_another_program() {
     let _file = std::fs::File::open(&knows).unwrap();
     own.keep_closes();
     let (mut go, mut told) = std::os::unix::net::UnixStream::pair().unwrap();
+    let device = own.device();
     let ask = move || {
+        stall::Stalling::is_a_childs(device);
         let mut client = Client::connect(&socket).unwrap();
         // SAFETY: the child takes no lock that another thread could have had.
         if unsafe { libc::fork() } > 0 {

@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
@@ -28,6 +28,9 @@ const INTERRUPT: u32 = 36;
 pub struct Stalling {
     /// Where it begins.
     pub start: u64,
+    /// By which it is answered for. Who waits for an answer must not have it: it would wait for ever once this process has
+    /// been killed.
+    device: RawFd,
     shared: Arc<Shared>,
 }
 
@@ -44,6 +47,17 @@ impl Stalling {
     /// Whether somebody waits for the second page, or for the end of a close.
     pub fn is_wanted(&self) -> bool {
         self.shared.is_wanted.load(Ordering::Acquire)
+    }
+
+    /// To be called in a child that is to wait: this process alone answers.
+    pub fn is_a_childs(device: RawFd) {
+        // SAFETY: the child has a copy of its own, and no thread that answers.
+        unsafe { libc::close(device) };
+    }
+
+    /// What [`Stalling::is_a_childs`] is to be told.
+    pub fn device(&self) -> RawFd {
+        self.device
     }
 
     /// Who closes the file waits from now on.
@@ -73,7 +87,7 @@ pub fn map(path: &Path) -> Option<Stalling> {
         return None;
     }
     let shared = Arc::<Shared>::default();
-    let answering = shared.clone();
+    let (answering, number) = (shared.clone(), device.as_raw_fd());
     std::thread::spawn(move || answer(device, &answering));
     let file = File::open(path).unwrap();
     // Before it is asked how long it is, it has no pages.
@@ -90,7 +104,7 @@ pub fn map(path: &Path) -> Option<Stalling> {
         let byte = unsafe { start.cast::<u8>().add(page * PAGE as usize).read_volatile() };
         assert_eq!(byte, b'x');
     }
-    Some(Stalling { start: start as u64, shared })
+    Some(Stalling { start: start as u64, device: number, shared })
 }
 
 /// Answers requests, but for the second page, and closes if these are kept.
