@@ -26,7 +26,7 @@ enum { PROCESSES = 128, QPS = 32, FIELD = 16 << 10, MESSAGE = 2048, RECEIVES = 8
 enum { PATIENCE = 280 };
 /* What docs/preload.md says that a process costs: descriptors and threads of its device with a completion channel, and for
  * each peer that it reaches; KiB of memory of its own, and for each QP; the most KiB that two peers share. */
-enum { DESCRIPTORS = 14, DESCRIPTORS_A_PEER = 3, THREADS = 2, OWN_KIB = 1024, OWN_KIB_A_QP = 16,
+enum { DESCRIPTORS = 15, DESCRIPTORS_A_PEER = 3, THREADS = 2, OWN_KIB = 1024, OWN_KIB_A_QP = 16,
 	SHARED_KIB = 2048, SHARED_KIB_A_PEER = 2 * 2049 + 1300 };
 #define RIGHTS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
 
