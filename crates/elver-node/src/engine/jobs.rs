@@ -86,7 +86,7 @@ impl Jobs {
         self.waiting().forget(token, account)
     }
 
-    /// The next one; waits for it. None once all is done and there will be no more.
+    /// The next one; waits for it. None once there will be no more.
     pub(super) fn next(&self) -> Option<Work> {
         let mut waiting = self.waiting();
         loop {
@@ -100,8 +100,14 @@ impl Jobs {
         }
     }
 
+    /// There will be no more. What is not begun is made for nobody; what is to be discarded still is.
     pub(super) fn close(&self) {
-        self.waiting().is_closed = true;
+        let mut waiting = self.waiting();
+        waiting.is_closed = true;
+        waiting.of.clear();
+        waiting.turns.clear();
+        waiting.all = 0;
+        drop(waiting);
         self.bell.notify_one();
     }
 
@@ -191,6 +197,14 @@ mod tests {
             Work::Discard(..) => 0,
         };
         std::iter::from_fn(|| waiting.next().map(bytes)).collect()
+    }
+
+    #[test]
+    fn what_is_not_begun_when_there_will_be_no_more_is_not_made() {
+        let jobs = Jobs::default();
+        assert!(jobs.waiting().add(job(1, 0, 1)) && jobs.waiting().add(job(2, 0, 1)));
+        jobs.close();
+        assert!(jobs.next().is_none() && jobs.len() == 0);
     }
 
     #[test]

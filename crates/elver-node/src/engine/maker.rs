@@ -313,9 +313,16 @@ mod tests {
         order.len = AT_ONCE_BYTES + 1;
         assert!(maker.make(order).unwrap().is_none());
         let unplaced = maker.unplaced.clone();
-        // Its thread has done what it was asked.
+        let limit = elver_soft::now().saturating_add_ns(60_000_000_000);
+        let notice = loop {
+            match inlet.next() {
+                Some(notice) => break notice,
+                None => assert!(elver_soft::now() < limit, "no memory"),
+            }
+            std::thread::yield_now();
+        };
         drop(maker);
-        let Some(Notice::Made(Made { result, .. })) = inlet.next() else { panic!("no memory") };
+        let Notice::Made(Made { result, .. }) = notice else { panic!("no memory") };
         assert!(!result.unwrap().is_near);
         assert_eq!(unplaced.0.load(Ordering::Relaxed), 2);
     }
