@@ -29,7 +29,7 @@
 //! | | `limits`: how many connections there may be; `room`: room for bodies | |
 //! | `init` | `elver-init`, a container's first process: `runtime`: an INIT process; `connect`: what it makes ready for RDMA | 4.1.2, 4.1.3 |
 //! | | `control`: its socket to the orchestrator; `event`: what its threads tell; `relay`: loopback's TCP to the Runtime API; `log`; `reaper`: waits for every end | |
-//! | `action` | an action's container under OpenWhisk: `code`: what `/init` brings; `launcher`: its process; `group`: what that has started | |
+//! | `action` | an action's container under OpenWhisk: `connections`: how many at once; `code`: what `/init` brings; `launcher`: its process; `group`: what that has started | |
 //! | `protocol` | what orchestrator, `elver-init` and runtimes say to each other | |
 //! | `bundle`, `containers`, `seccomp` | a container's configuration; the runtime's command line; the calls that it does not have | |
 //! | `code` | whether a function's code is where it is said to be, whoever else there is on the host | |

@@ -13,7 +13,7 @@
 //! | | `door`, `greet`, `visits`: how processes come in, and how often; `spares`: memory that is there for them; `sessions`, `session`: those that are there; `endings`, `partings`: how they end, and what counts for them until it is gone | |
 //! | | `requests`, `desk`: what sessions ask, and what comes of it; `translate`: the portal's words for the core's; `tell`: what they are told; `turns`: whose turn it is | |
 //! | | `account`, `quota`, `leases`: who pays, and what each may have, of leased queue pairs too; `room`, `shelf`: whether there is memory, and the files that an account has | |
-//! | | `maker`: memory for processes; `held`, `shares`: what they have registered, also several sessions of one; `looks`: whether memory is there; `asides`: what may have to wait for a process | |
+//! | | `maker`: memory for processes (`jobs`: whose turn it is); `held`, `shares`: what they have registered, also several sessions of one; `looks`: whether memory is there; `asides`: what may have to wait for a process | |
 //! | | `directs`, `gate`: who reads and writes memory of other processes itself, and how that is taken back | |
 //! | | `heirs`: sessions for children of a process; `plan`: where their VQPs are connected; `making`, `leaving`, `files`: how they come, go, and what they take | Swift, 3.4 |
 //! | | `notice`, `orders`, `news`: what other threads tell it and do for it; `membership`: the registry's news, for the core | |
@@ -21,7 +21,7 @@
 //! | | `server`, `members`, `watchers`: a meta server's side, who is known, and who is told; `output`: what the server is to do | KRCORE, 4.2 |
 //! | | `pipe`, `frame`: TCP, and what it carries; `seal`, `secret`: how both ends prove that they know the cluster's secret; `samples`: records for tests | |
 //! | `config` | `file`, `sections`, `check`: the file, its parts, what they may be; `classes`: who may have the high class; `paths`: where sockets are; `error` | KRCORE's arXiv version, 4.7 |
-//! | `status`, `metrics` | how a node is, in `elver status` and in OpenMetrics; `observer` (`requests`): the thread that tells it | |
+//! | `status`, `metrics` | how a node is, in `elver status` and in OpenMetrics; `observer` (`requests`, `askers`): the thread that tells it, to all who wait at once | |
 //! | `capture` | recording what goes over the link: `server`: the node's side; `options`: what is wanted; `names`: whose packets they are | |
 //! | `slow`, `worker` | the threads of the registry and of the node's own registration; threads that end with what they belong to | |
 //! | `pulse`, `clock` | whether the engine turns; the time | |

@@ -1,3 +1,5 @@
+//! What of connections epolls keep where descriptors go, and numbers come again.
+
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
