@@ -3,12 +3,14 @@
 //! Nothing of this is on any path of a running node. A count that went wrong shows here at the next
 //! look, and not when a pool that leaked has run dry.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use elver_verbs::{Class, Device};
+use hashbrown::HashSet;
+use rustc_hash::FxBuildHasher;
 
 use crate::Core;
 use crate::VqpId;
@@ -19,6 +21,7 @@ use crate::ids::OpId;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::links::audit::Tally;
 use crate::vqp::phase::Phase;
+use crate::vqp::seq::SendSeq;
 use crate::vqp::{Vqp, Wait};
 
 /// Regions of the core's own: its buffers, those of its UD QP, and ValidMR.
@@ -137,8 +140,8 @@ impl<D: Device> Core<D> {
         let inflight: u32 = high.map(|(_, vqp)| vqp.inflight).sum();
         agree!(inflight, self.datapath.qos.high_inflight(), "WRs of the high class on lanes");
         for (id, vqp) in self.vqps.iter() {
-            let physical: u32 = (0..vqp.sq.posted.wrapping_sub(vqp.sq.done))
-                .map(|n| vqp.sq.entry(vqp.sq.done.wrapping_add(n)).cost())
+            let physical: u32 = (0..vqp.sq.posted.since(vqp.sq.done))
+                .map(|n| vqp.sq.entry(vqp.sq.done.after(n)).cost())
                 .sum();
             if !vqp.rewound && vqp.phase.is_connected() {
                 agree!(physical, vqp.inflight, "WRs of VQP {id:#x} on its lane");
@@ -183,12 +186,13 @@ impl<D: Device> Core<D> {
 
     /// Whatever stops a VQP must be what brings it back.
     fn audit_waits(&self) -> Result<(), String> {
-        let unread: BTreeSet<(VqpId, u32)> = self.messaging.unread.iter().collect();
+        let unread: HashSet<(VqpId, SendSeq), FxBuildHasher> =
+            self.messaging.unread.iter().collect();
         for (id, vqp) in self.vqps.iter() {
-            let mut seqs = (0..vqp.sq.len()).map(|n| vqp.sq.head.wrapping_add(n));
-            let is_left = |seq: &u32| vqp.awaits(*seq) && !unread.contains(&(id, *seq));
+            let mut seqs = (0..vqp.sq.len()).map(|n| vqp.sq.head.after(n));
+            let is_left = |seq: &SendSeq| vqp.awaits(*seq) && !unread.contains(&(id, *seq));
             if let Some(seq) = seqs.find(is_left) {
-                return Err(format!("nobody looks after message {seq} of VQP {id:#x}"));
+                return Err(format!("nobody looks after {seq:?} of VQP {id:#x}"));
             }
         }
         for (id, vqp) in self.vqps.iter() {
@@ -262,7 +266,7 @@ impl<D: Device> Core<D> {
         for (slot, mr) in self.regions.local.iter() {
             let mut refs = 0;
             for (_, vqp) in self.vqps.iter() {
-                for seq in (0..vqp.sq.len()).map(|n| vqp.sq.head.wrapping_add(n)) {
+                for seq in (0..vqp.sq.len()).map(|n| vqp.sq.head.after(n)) {
                     refs += u32::from(vqp.sq.entry(seq).mr.get() == Some(slot));
                     let sges = vqp.sq.sges(seq).iter().enumerate();
                     for (at, sge) in sges.filter(|(_, sge)| sge.length > 0) {
@@ -297,13 +301,13 @@ impl<D: Device> Core<D> {
                     .get(id)
                     .is_some_and(|vqp| vqp.sq.holds(seq) && vqp.sq.entry(seq).was_shared())
             {
-                return Err(format!("{opening:?} of message {seq} of VQP {id:?} stays open"));
+                return Err(format!("{opening:?} of {seq:?} of VQP {id:?} stays open"));
             }
         }
         for (id, vqp) in self.vqps.iter() {
-            let mut seqs = (0..vqp.sq.len()).map(|n| vqp.sq.head.wrapping_add(n));
+            let mut seqs = (0..vqp.sq.len()).map(|n| vqp.sq.head.after(n));
             if let Some(seq) = seqs.find(|seq| vqp.awaits(*seq) && !openings.has(id, *seq)) {
-                return Err(format!("message {seq} of VQP {id:?} is not open to its receiver"));
+                return Err(format!("{seq:?} of VQP {id:?} is not open to its receiver"));
             }
         }
         Ok(())
@@ -455,7 +459,7 @@ impl<D: Device> Core<D> {
     /// The send slots that are taken.
     fn audit_buffers(&self) -> Result<u32, String> {
         let entries = self.vqps.iter().flat_map(|(_, vqp)| {
-            (0..vqp.sq.len()).map(|n| vqp.sq.entry(vqp.sq.head.wrapping_add(n)).slot)
+            (0..vqp.sq.len()).map(|n| vqp.sq.entry(vqp.sq.head.after(n)).slot)
         });
         let of_vqps = entries.filter(|slot| slot.get().is_some()).count() as u32;
         let ops = |which: fn(&Work) -> bool| {

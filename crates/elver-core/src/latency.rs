@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use elver_verbs::{SendOpcode, Time};
 
 use crate::VqpId;
+use crate::vqp::seq::SendSeq;
 
 /// WRs for one that is followed, at least.
 const PERIOD: u32 = 512;
@@ -137,7 +138,7 @@ pub(crate) struct Latency {
 #[derive(Clone, Copy, Debug)]
 struct Followed {
     vqp: VqpId,
-    seq: u32,
+    seq: SendSeq,
     kind: WrKind,
     since: Time,
 }
@@ -156,7 +157,7 @@ impl Latency {
 
     /// Follows a WR. The one before it is dropped, which was not done all the while.
     #[cold]
-    pub(crate) fn follow(&mut self, vqp: VqpId, seq: u32, opcode: SendOpcode, since: Time) {
+    pub(crate) fn follow(&mut self, vqp: VqpId, seq: SendSeq, opcode: SendOpcode, since: Time) {
         self.left = PERIOD;
         // Whoever waits for so long is still in the sample.
         if let Some(late) = self.followed.take() {
@@ -173,8 +174,8 @@ impl Latency {
 
     /// The WRs of the VQP before `head` are done; those of one that has failed count for nothing.
     #[cold]
-    pub(crate) fn done(&mut self, head: u32, failed: bool, now: Time) {
-        let is_done = |followed: &mut Followed| (head.wrapping_sub(followed.seq) as i32) > 0;
+    pub(crate) fn done(&mut self, head: SendSeq, failed: bool, now: Time) {
+        let is_done = |followed: &mut Followed| (head.since(followed.seq) as i32) > 0;
         let Some(followed) = self.followed.take_if(|it| failed || is_done(it)) else { return };
         if !failed {
             self.add(followed.kind, now.ns_since(followed.since));
@@ -232,19 +233,19 @@ mod tests {
     fn one_wr_of_many_is_followed_until_it_is_done() {
         let (mut latency, vqp) = (Latency::new(), VqpId(7));
         assert!(!latency.wants(PERIOD - 1) && latency.wants(1));
-        latency.follow(vqp, u32::MAX, SendOpcode::Read, Time(100));
+        latency.follow(vqp, SendSeq::FIRST.before(), SendOpcode::Read, Time(100));
         assert!(latency.follows(vqp) && !latency.follows(VqpId(8)));
-        latency.done(u32::MAX, false, Time(200));
+        latency.done(SendSeq::FIRST.before(), false, Time(200));
         assert!(latency.follows(vqp), "it is the next one");
-        latency.done(0, false, Time(300));
+        latency.done(SendSeq::FIRST.after(0), false, Time(300));
         assert!(!latency.follows(vqp));
         let reads = latency.iter().find(|(kind, _)| *kind == WrKind::Read).unwrap().1;
         assert_eq!((reads.count(), reads.max_ns()), (1, 200));
         // One that failed tells nothing, one that takes for ever is in the sample.
-        latency.follow(vqp, 5, SendOpcode::Write, Time(300));
-        latency.done(5, true, Time(400));
-        latency.follow(vqp, 6, SendOpcode::Send, Time(500));
-        latency.follow(vqp, 7, SendOpcode::LocalInv, Time(900));
+        latency.follow(vqp, SendSeq::FIRST.after(5), SendOpcode::Write, Time(300));
+        latency.done(SendSeq::FIRST.after(5), true, Time(400));
+        latency.follow(vqp, SendSeq::FIRST.after(6), SendOpcode::Send, Time(500));
+        latency.follow(vqp, SendSeq::FIRST.after(7), SendOpcode::LocalInv, Time(900));
         let counts: Vec<u64> = latency.iter().map(|(_, histogram)| histogram.count()).collect();
         assert_eq!((counts, latency.follows(vqp)), (alloc::vec![1, 0, 1, 0], false));
     }

@@ -4,6 +4,7 @@ pub(crate) mod credit;
 pub(crate) mod phase;
 pub(crate) mod recv_ring;
 pub(crate) mod send_ring;
+pub(crate) mod seq;
 pub(crate) mod sq_entry;
 
 use alloc::boxed::Box;
@@ -24,6 +25,7 @@ use crate::vqp::credit::Credit;
 use crate::vqp::phase::Phase;
 use crate::vqp::recv_ring::RecvRing;
 use crate::vqp::send_ring::SendRing;
+use crate::vqp::seq::SendSeq;
 use crate::{ClientId, VqpId};
 
 /// What a VQP is created with.
@@ -103,7 +105,7 @@ pub(crate) enum Wait {
 /// A WR that is not posted for a fault of its own, and how it ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
-    pub(crate) seq: u32,
+    pub(crate) seq: SendSeq,
     pub(crate) status: WcStatus,
 }
 
@@ -249,8 +251,8 @@ impl Vqp {
 
     /// Names a message of its to its receiver.
     #[inline]
-    pub(crate) fn cookie(&self, seq: u32) -> u64 {
-        u64::from(self.nonce) << 32 | u64::from(seq)
+    pub(crate) fn cookie(&self, seq: SendSeq) -> u64 {
+        u64::from(self.nonce) << 32 | u64::from(seq.bits())
     }
 
     /// Whether it is of a class, and connected without a lane.
@@ -279,7 +281,7 @@ impl Vqp {
         if core::mem::replace(&mut self.rewound, true) {
             return None;
         }
-        let count = self.sq.posted.wrapping_sub(self.sq.done);
+        let count = self.sq.posted.since(self.sq.done);
         self.sq.posted = self.sq.done;
         Some(count)
     }

@@ -18,6 +18,7 @@ use crate::vqp::credit::Credit;
 use crate::vqp::phase::Phase;
 use crate::vqp::recv_ring::RecvRing;
 use crate::vqp::send_ring::SendRing;
+use crate::vqp::seq::{RecvSeq, SendSeq};
 use crate::vqp::{Vqp, Wait};
 use crate::{ClientId, ClientLimits, Core, CoreError, Event, VqpId, VqpInit};
 
@@ -151,7 +152,9 @@ impl<D: Device> Core<D> {
             if vqp.phase == Phase::Destroyed || vqp.accepted.is_none() {
                 continue;
             }
-            let unused = vqp.sq.tail == 0 && vqp.rq.tail == 0 && vqp.backlog.is_none();
+            let unused = vqp.sq.tail == SendSeq::FIRST
+                && vqp.rq.tail == RecvSeq::FIRST
+                && vqp.backlog.is_none();
             let failed = vqp.phase.is_over();
             if vqp.bound.is_none() && vqp.sq.len() == 0 && vqp.reads == 0 && (unused || failed) {
                 self.stats.accepted_evicted += 1;

@@ -130,10 +130,10 @@ impl<D: Device> Core<D> {
             via: vqp.via,
             class: vqp.class,
             outstanding: vqp.sq.len(),
-            sends: vqp.sq.tail,
-            sends_done: vqp.sq.head,
-            receives: vqp.rq.tail,
-            receives_done: vqp.rq.head,
+            sends: vqp.sq.tail.bits(),
+            sends_done: vqp.sq.head.bits(),
+            receives: vqp.rq.tail.bits(),
+            receives_done: vqp.rq.head.bits(),
             transfers: vqp.transfers,
         }
     }

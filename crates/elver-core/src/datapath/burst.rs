@@ -16,6 +16,7 @@ use crate::ids::{LaneIx, PeerId};
 use crate::memory::Regions;
 use crate::memory::mr_store::{MrStore, RemoteMr};
 use crate::messaging::Messaging;
+use crate::vqp::seq::SendSeq;
 use crate::vqp::sq_entry::{Bytes, SqEntry};
 use crate::vqp::{Fault, Vqp, Wait};
 
@@ -106,7 +107,7 @@ impl<D: Device> Core<D> {
                 return Stop::Empty;
             }
             if let Some(Fault { seq, status }) = vqp.fault {
-                unposted = seq.wrapping_sub(vqp.sq.posted);
+                unposted = seq.since(vqp.sq.posted);
                 if unposted == 0 {
                     self.fail_next(id, status, now);
                     return Stop::Waits;
@@ -203,7 +204,7 @@ impl<D: Device> Core<D> {
                 burst.stopped = Check::TurnOver;
                 break;
             }
-            let seq = vqp.sq.posted.wrapping_add(burst.count);
+            let seq = vqp.sq.posted.after(burst.count);
             let entry = vqp.sq.entry(seq);
             let (length, is_message) = (entry.length, entry.is_message());
             burst.stopped =
@@ -293,7 +294,7 @@ impl<D: Device> Core<D> {
             };
             (posted, posted)
         };
-        vqp.sq.posted = first.wrapping_add(posted);
+        vqp.sq.posted = first.after(posted);
         vqp.inflight += physical;
         if vqp.class == Class::High {
             qos.high_posted(physical, now);
@@ -302,7 +303,7 @@ impl<D: Device> Core<D> {
         if let Some(path) = &mut lane.path {
             let mut psns = burst.psns;
             if posted != burst.count {
-                let taken = (0..posted).map(|at| first.wrapping_add(at));
+                let taken = (0..posted).map(|at| first.after(at));
                 psns = taken.map(|seq| path.more_psns(&vqp.sq, seq)).sum();
             }
             path.advance(physical + psns);
@@ -369,14 +370,14 @@ fn owed(deficit: i64, wrs: u32, bytes: u64) -> i64 {
 /// Posts `count` WRs of a VQP, from sequence number `first` on, in one call. Returns how many the
 /// device took.
 #[inline]
-fn send<D: Device>(device: &mut D, qp: Qp, vqp: &Vqp, first: u32, count: u32) -> u32 {
-    let wrs = (0..count).map(|at| physical(vqp, first.wrapping_add(at), at + 1 == count));
+fn send<D: Device>(device: &mut D, qp: Qp, vqp: &Vqp, first: SendSeq, count: u32) -> u32 {
+    let wrs = (0..count).map(|at| physical(vqp, first.after(at), at + 1 == count));
     post(device, qp, wrs, count)
 }
 
 /// A WR of any kind as it goes to the device.
 #[inline(always)] // The device writes it down in its own form: it need not exist in this one.
-fn physical(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
+fn physical(vqp: &Vqp, seq: SendSeq, last: bool) -> SendWr<'_> {
     let entry = vqp.sq.entry(seq);
     let (op, payload) = if entry.is_send() {
         // Immediate data travels in the header. Of a message that is read later only that goes.
@@ -391,13 +392,13 @@ fn physical(vqp: &Vqp, seq: u32, last: bool) -> SendWr<'_> {
 }
 
 /// Posts a WRITE_WITH_IMM: a WRITE, and a message behind it. Returns whether the device took both.
-fn send_pair<D: Device>(device: &mut D, qp: Qp, vqp: &Vqp, seq: u32) -> u32 {
+fn send_pair<D: Device>(device: &mut D, qp: Qp, vqp: &Vqp, seq: SendSeq) -> u32 {
     let entry = vqp.sq.entry(seq);
     let flags = entry.flags - SendFlags::SIGNALED;
     let op = SendOp::Write(entry.remote_addr());
     let write = SendWr { op, flags, ..physical(vqp, seq, false) };
     let message = SendWr {
-        wr_id: WrId::User { vqp: vqp.id, seq, second: true }.encode(),
+        wr_id: WrId::User { vqp: vqp.id, seq: seq.low(), second: true }.encode(),
         op: SendOp::Send,
         flags: flags | SendFlags::SIGNALED,
         payload: Payload::Sges(&vqp.sq.message_sges(seq)[..1]),

@@ -7,10 +7,10 @@ use crate::VqpId;
 use crate::datapath::Datapath;
 use crate::datapath::qos::Qos;
 use crate::datapath::recovery::Verdict;
-use crate::datapath::wr_id::SEQ_MASK;
 use crate::pool::Pool;
 use crate::vqp::Vqp;
 use crate::vqp::phase::Phase;
+use crate::vqp::seq::LowSeq;
 
 impl<D: Device> Core<D> {
     /// A physical WR of a VQP has completed: on success, all WRs of the VQP up to this one.
@@ -18,7 +18,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn complete_user(
         &mut self,
         id: VqpId,
-        seq: u32,
+        seq: LowSeq,
         second: bool,
         status: WcStatus,
         now: Time,
@@ -29,18 +29,18 @@ impl<D: Device> Core<D> {
             return;
         };
         let (lane, awaited) = (vqp.lane, vqp.phase != Phase::Connected);
-        let behind = seq.wrapping_sub(vqp.sq.done) & SEQ_MASK;
+        let behind = seq.since(vqp.sq.done);
         if status != WcStatus::Success {
             return self.complete_failed(id, behind, second, status, now);
         }
-        if behind >= vqp.sq.posted.wrapping_sub(vqp.sq.done) {
+        if behind >= vqp.sq.posted.since(vqp.sq.done) {
             self.stats.completions_unknown += 1;
             return;
         }
         let Some(lane) = lane else { return bug!("a VQP with WRs on a lane has none") };
         let wrs = behind + 1;
-        if vqp.ends_in_run(vqp.sq.done.wrapping_add(behind), wrs) {
-            vqp.sq.done = vqp.sq.done.wrapping_add(wrs);
+        if vqp.ends_in_run(vqp.sq.done.after(behind), wrs) {
+            vqp.sq.done = vqp.sq.done.after(wrs);
             vqp.off_lane(wrs, qos, now);
             self.account(lane, wrs);
             self.retire_run(id, wrs, now);
@@ -84,7 +84,7 @@ impl<D: Device> Core<D> {
         let Core { vqps, pool, datapath: Datapath { qos, .. }, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP with WRs on a lane is gone") };
         // Otherwise it is the second half of a WR that has ended with its first.
-        let on_lane = behind < vqp.sq.posted.wrapping_sub(vqp.sq.done);
+        let on_lane = behind < vqp.sq.posted.since(vqp.sq.done);
         if on_lane {
             // What stood before it on the lane was executed, signalled or not. That goes for flushed
             // ones too: an RC QP also fails for what its peer asks, amid a burst of ours.
@@ -99,7 +99,7 @@ impl<D: Device> Core<D> {
         }
         vqp.off_lane(1, qos, now);
         // Once a VQP is rewound, what of its comes stands behind what is posted again.
-        let seq = vqp.sq.done.wrapping_add(if vqp.rewound { behind } else { 0 });
+        let seq = vqp.sq.done.after(if vqp.rewound { behind } else { 0 });
         let reads = vqp.sq.entry(seq).opcode == SendOpcode::Read;
         match verdict {
             Verdict::Innocent if vqp.phase.is_connected() => self.rewind(id),
@@ -130,7 +130,7 @@ impl<D: Device> Core<D> {
             if status == WcStatus::RemAccessErr {
                 entry.detail = Some(AccessFault::Region);
             }
-            vqp.sq.done = vqp.sq.done.wrapping_add(1);
+            vqp.sq.done = vqp.sq.done.after(1);
         }
         self.fail(id, now);
         self.retire(id, now);
@@ -158,7 +158,7 @@ impl Vqp {
                     entry.slot = MaybeSlot::NONE;
                 }
             }
-            self.sq.done = self.sq.done.wrapping_add(1);
+            self.sq.done = self.sq.done.after(1);
         }
         count += entries;
         self.off_lane(count, qos, now);

@@ -17,6 +17,7 @@ use crate::messaging::message::{HEADER_BYTES, Header};
 use crate::pool::lane::LaneState;
 use crate::pool::lanes::Lanes;
 use crate::vqp::Vqp;
+use crate::vqp::seq::SendSeq;
 use crate::vqp::sq_entry::SqEntry;
 
 /// Most WRs posted to the device by one call: as many as the device sends in one piece.
@@ -182,7 +183,7 @@ impl Vqp {
     /// Whether `count` WRs, from the oldest in the ring to the one with this number, end as one: they are plain, of
     /// one region, and none but the last is signalled.
     #[inline]
-    pub(crate) fn ends_in_run(&self, seq: u32, count: u32) -> bool {
+    pub(crate) fn ends_in_run(&self, seq: SendSeq, count: u32) -> bool {
         self.sq.head == self.sq.done && self.sq.entry(seq).run() >= count && !self.phase.flushes()
     }
 }
@@ -194,18 +195,18 @@ pub(crate) fn send_accesses<D: Device>(
     device: &mut D,
     qp: Qp,
     vqp: &Vqp,
-    first: u32,
+    first: SendSeq,
     count: u32,
 ) -> u32 {
     let wrs = (0..count).map(|at| {
-        let entry = vqp.sq.entry(first.wrapping_add(at));
+        let entry = vqp.sq.entry(first.after(at));
         let remote = entry.remote_addr();
         let op = match entry.opcode {
             SendOpcode::Read => SendOp::Read(remote),
             _ => SendOp::Write(remote),
         };
         let payload = Payload::Sges(core::slice::from_ref(&entry.sge));
-        posted((vqp, entry), op, payload, (first.wrapping_add(at), at + 1 == count))
+        posted((vqp, entry), op, payload, (first.after(at), at + 1 == count))
     });
     post(device, qp, wrs, count)
 }
@@ -216,13 +217,13 @@ pub(crate) fn send_shorts<D: Device>(
     device: &mut D,
     qp: Qp,
     (vqp, shorts): (&Vqp, &[Short]),
-    first: u32,
+    first: SendSeq,
     count: u32,
 ) -> u32 {
     let wrs = (0..count).zip(shorts).map(|(at, short)| {
-        let entry = vqp.sq.entry(first.wrapping_add(at));
+        let entry = vqp.sq.entry(first.after(at));
         let payload = Payload::Inline(&short[..HEADER_BYTES + entry.length as usize]);
-        posted((vqp, entry), SendOp::Send, payload, (first.wrapping_add(at), at + 1 == count))
+        posted((vqp, entry), SendOp::Send, payload, (first.after(at), at + 1 == count))
     });
     post(device, qp, wrs, count)
 }
@@ -248,11 +249,11 @@ pub(crate) fn posted<'a>(
     (vqp, entry): (&Vqp, &SqEntry),
     op: SendOp,
     payload: Payload<'a>,
-    (seq, last): (u32, bool),
+    (seq, last): (SendSeq, bool),
 ) -> SendWr<'a> {
     let signaled = if last { SendFlags::SIGNALED } else { SendFlags::empty() };
     SendWr {
-        wr_id: WrId::User { vqp: vqp.id, seq, second: false }.encode(),
+        wr_id: WrId::User { vqp: vqp.id, seq: seq.low(), second: false }.encode(),
         op,
         flags: entry.flags | signaled,
         payload,

@@ -98,7 +98,7 @@ impl<D: Device> Core<D> {
         self.stats.send_wrs += taken as u64;
         self.stats.posts_refused += u64::from(result.is_err());
         if self.latency.wants(taken as u32) {
-            let seq = entry.sq.tail.wrapping_sub(1);
+            let seq = entry.sq.tail.before();
             self.latency.follow(vqp, seq, entry.sq.entry(seq).opcode, now);
         }
         let mut left = false;

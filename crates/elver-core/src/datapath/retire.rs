@@ -31,7 +31,7 @@ impl<D: Device> Core<D> {
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that tells of a WR is gone") };
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         vqp.sq.head = vqp.sq.done;
-        let entry = vqp.sq.entry(vqp.sq.head.wrapping_sub(1));
+        let entry = vqp.sq.entry(vqp.sq.head.before());
         debug_assert!(entry.ends_plainly() && entry.run() >= count);
         let freed = mrs.remove_users(Users::of(entry.mr, count));
         let signaled = entry.flags.contains(SendFlags::SIGNALED);
@@ -79,7 +79,7 @@ impl<D: Device> Core<D> {
             } else {
                 untold += 1;
             }
-            vqp.sq.head = vqp.sq.head.wrapping_add(1);
+            vqp.sq.head = vqp.sq.head.after(1);
         }
         freed |= mrs.remove_users(users);
         client.tell_nothing(untold);
@@ -137,7 +137,7 @@ impl<D: Device> Core<D> {
         } else {
             client.tell(vqp.client, completion_of(entry, vqp.id), told);
         }
-        vqp.sq.head = seq.wrapping_add(1);
+        vqp.sq.head = seq.after(1);
         if self.latency.follows(id) {
             self.latency.done(vqp.sq.head, vqp.phase.flushes(), now);
         }
@@ -154,7 +154,7 @@ impl<D: Device> Core<D> {
             let own = fault.filter(|fault| fault.seq == vqp.sq.done);
             let status = own.map_or(WcStatus::WrFlushErr, |fault| fault.status);
             vqp.sq.entry_mut(vqp.sq.done).status = status;
-            vqp.sq.done = vqp.sq.done.wrapping_add(1);
+            vqp.sq.done = vqp.sq.done.after(1);
         }
         vqp.sq.posted = vqp.sq.tail;
         self.retire(id, now);
@@ -168,7 +168,7 @@ impl<D: Device> Core<D> {
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         while vqp.rq.head != vqp.rq.tail {
             let entry = *vqp.rq.entry(vqp.rq.head);
-            vqp.rq.head = vqp.rq.head.wrapping_add(1);
+            vqp.rq.head = vqp.rq.head.after(1);
             if vqp.phase == Phase::Destroyed {
                 client.tell_nothing(1);
                 continue;

@@ -2,6 +2,7 @@ use core::num::NonZeroU32;
 
 use crate::VqpId;
 use crate::ids::{Id, LandingId, OpId};
+use crate::vqp::seq::LowSeq;
 
 /// What a physical WR was posted for, as its `wr_id` says (Algorithm 2).
 ///
@@ -17,8 +18,8 @@ pub(crate) enum WrId {
     User {
         /// The VQP.
         vqp: VqpId,
-        /// Low bits of the sequence number in its send ring.
-        seq: u32,
+        /// Its number in the send ring, as far as there is room.
+        seq: LowSeq,
         /// Whether it is the second of two.
         second: bool,
     },
@@ -32,29 +33,27 @@ pub(crate) enum WrId {
     Landing(LandingId),
 }
 
-const SEQ_BITS: u32 = 29;
-/// Sequence numbers are compared modulo this.
-pub(crate) const SEQ_MASK: u32 = (1 << SEQ_BITS) - 1;
-
 impl WrId {
     #[inline]
     pub(crate) fn encode(self) -> u64 {
         let (kind, id, seq) = match self {
-            WrId::User { vqp, seq, second } => (u64::from(second), vqp.0, seq & SEQ_MASK),
+            WrId::User { vqp, seq, second } => (u64::from(second), vqp.0, seq.bits()),
             WrId::Op(op) => (2, op.bits(), 0),
             WrId::Recv(buffer) => (3, buffer, 0),
             WrId::Control(slot) => (4, slot, 0),
             WrId::Landing(id) => (5, id.bits(), 0),
         };
-        kind << 61 | u64::from(id) << SEQ_BITS | u64::from(seq)
+        kind << 61 | u64::from(id) << LowSeq::BITS | u64::from(seq)
     }
 
     /// What `code` says; none if [`WrId::encode`] gives no such code.
     #[inline]
     pub(crate) fn decode(code: u64) -> Option<WrId> {
-        let (id, seq) = ((code >> SEQ_BITS) as u32, code as u32 & SEQ_MASK);
+        let id = (code >> LowSeq::BITS) as u32;
         match code >> 61 {
-            kind @ 0..=1 => Some(WrId::User { vqp: VqpId(id), seq, second: kind == 1 }),
+            kind @ 0..=1 => {
+                Some(WrId::User { vqp: VqpId(id), seq: LowSeq::of(code), second: kind == 1 })
+            }
             2 => NonZeroU32::new(id).map(OpId::of).map(WrId::Op),
             3 => Some(WrId::Recv(id)),
             4 => Some(WrId::Control(id)),
@@ -71,8 +70,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_comes_back(id in 1..=u32::MAX, seq in 0..=SEQ_MASK, second in any::<bool>()) {
-            let user = WrId::User { vqp: VqpId(id), seq, second };
+        fn what_is_encoded_comes_back(id in 1..=u32::MAX, seq in any::<u64>(), second in any::<bool>()) {
+            let user = WrId::User { vqp: VqpId(id), seq: LowSeq::of(seq), second };
             let bits = NonZeroU32::new(id).unwrap();
             let (op, landing) = (WrId::Op(OpId::of(bits)), WrId::Landing(LandingId::of(bits)));
             for kind in [user, op, WrId::Recv(id), WrId::Control(id), landing] {

@@ -127,8 +127,8 @@ impl<D: Device> Core<D> {
             let vqps = self.vqps_to(key.peer).take(SAMPLES).filter(|(_, vqp)| counts(vqp));
             for (into, (id, vqp)) in samples.iter_mut().zip(vqps) {
                 // Receives of one that is bound are taken by anybody's messages.
-                let received = if vqp.bound.is_some() { 0 } else { vqp.rq.head };
-                *into = Some((id, vqp.sq.done.wrapping_add(received)));
+                let received = if vqp.bound.is_some() { 0 } else { vqp.rq.head.bits() };
+                *into = Some((id, vqp.sq.done.bits().wrapping_add(received)));
             }
         }
         Facts { to, refuted, own: entry.gid == self.gid, samples }

@@ -13,6 +13,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::VqpId;
 use crate::due::DueQueue;
+use crate::vqp::seq::SendSeq;
 
 /// A piece of a message, open to its receiver.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +32,7 @@ pub(crate) struct Openings {
     count: u32,
     of_accounts: HashMap<u64, u32, FxBuildHasher>,
     /// By VQP, and number of the WR there.
-    messages: HashMap<(VqpId, u32), Vec<Opening>, FxBuildHasher>,
+    messages: HashMap<(VqpId, SendSeq), Vec<Opening>, FxBuildHasher>,
     /// Those of messages that have ended, while a copy of theirs has not.
     lingering: DueQueue<Opening>,
 }
@@ -64,7 +65,7 @@ impl Openings {
     }
 
     /// A message is open.
-    pub(crate) fn add(&mut self, vqp: VqpId, seq: u32, pieces: Vec<Opening>) {
+    pub(crate) fn add(&mut self, vqp: VqpId, seq: SendSeq, pieces: Vec<Opening>) {
         for piece in &pieces {
             self.count += 1;
             *self.of_accounts.entry(piece.account).or_default() += 1;
@@ -73,12 +74,12 @@ impl Openings {
     }
 
     /// What is open of a message.
-    pub(crate) fn take(&mut self, vqp: VqpId, seq: u32) -> Vec<Opening> {
+    pub(crate) fn take(&mut self, vqp: VqpId, seq: SendSeq) -> Vec<Opening> {
         self.messages.remove(&(vqp, seq)).unwrap_or_default()
     }
 
     /// What is still open of a message.
-    pub(crate) fn put_back(&mut self, vqp: VqpId, seq: u32, pieces: Vec<Opening>) {
+    pub(crate) fn put_back(&mut self, vqp: VqpId, seq: SendSeq, pieces: Vec<Opening>) {
         self.messages.insert((vqp, seq), pieces);
     }
 
@@ -110,12 +111,12 @@ impl Openings {
     }
 
     /// Whether something of a message is open.
-    pub(crate) fn has(&self, vqp: VqpId, seq: u32) -> bool {
+    pub(crate) fn has(&self, vqp: VqpId, seq: SendSeq) -> bool {
         self.messages.contains_key(&(vqp, seq))
     }
 
     /// All, each with its message, unless that has ended.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Option<(VqpId, u32)>, &Opening)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Option<(VqpId, SendSeq)>, &Opening)> {
         let open = self
             .messages
             .iter()

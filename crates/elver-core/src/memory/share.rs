@@ -7,6 +7,7 @@ use elver_verbs::{AccessFlags, Device, Memory, ObjectKind, Pd, Sge, Time, VerbsE
 use crate::VqpId;
 use crate::memory::mr::LocalMrs;
 use crate::memory::openings::Opening;
+use crate::vqp::seq::SendSeq;
 
 impl<M: Memory> LocalMrs<M> {
     /// Opens a message's pieces to READs; returns the key of each.
@@ -16,7 +17,7 @@ impl<M: Memory> LocalMrs<M> {
     /// [`VerbsError::Limit`] if the account, or the device, has as many open as it may.
     pub(crate) fn open<D: Device<Memory = M>>(
         &mut self,
-        (vqp, seq): (VqpId, u32),
+        (vqp, seq): (VqpId, SendSeq),
         pieces: &[Sge],
         device: &mut D,
         pd: Pd,
@@ -71,7 +72,7 @@ impl<M: Memory> LocalMrs<M> {
     pub(crate) fn close<D: Device<Memory = M>>(
         &mut self,
         vqp: VqpId,
-        seq: u32,
+        seq: SendSeq,
         device: &mut D,
     ) -> bool {
         let mut open = self.openings.take(vqp, seq);
@@ -86,7 +87,7 @@ impl<M: Memory> LocalMrs<M> {
     /// Closes a message that has ended. What somebody copies just now is closed `then`.
     pub(crate) fn close_ended<D: Device<Memory = M>>(
         &mut self,
-        (vqp, seq): (VqpId, u32),
+        (vqp, seq): (VqpId, SendSeq),
         then: Time,
         device: &mut D,
     ) {

@@ -48,7 +48,7 @@ impl<D: Device> Core<D> {
         if mr.memory.copy_from(at, &pool.memory, start, length).is_err() {
             return false;
         }
-        (vqp.rq.head, vqp.rq.next) = (seq.wrapping_add(1), seq.wrapping_add(1));
+        (vqp.rq.head, vqp.rq.next) = (seq.after(1), seq.after(1));
         let flags = if header.imm.is_some() { WcFlags::WITH_IMM } else { WcFlags::empty() };
         let (byte_len, imm) = (header.length, header.imm.unwrap_or(0));
         let (status, opcode) = (WcStatus::Success, WcOpcode::Recv);

@@ -10,6 +10,7 @@ use crate::VqpId;
 use crate::ids::PeerId;
 use crate::memory::mr::{LocalHit, LocalMrs};
 use crate::messaging::incoming::Incoming;
+use crate::vqp::seq::RecvSeq;
 
 /// Bytes of a piece in a descriptor: address, rkey, length.
 pub(crate) const PIECE_BYTES: usize = 16;
@@ -19,7 +20,7 @@ pub(crate) const PIECE_BYTES: usize = 16;
 pub(crate) struct Gather {
     /// The VQP, and the receive.
     pub(super) vqp: VqpId,
-    pub(super) seq: u32,
+    pub(super) seq: RecvSeq,
     pub(super) incoming: Incoming,
     /// Regions of the receive's pieces, which it uses.
     pub(super) slots: Vec<u32>,

@@ -19,6 +19,7 @@ use crate::messaging::message::{HEADER_BYTES, Header, Kind, Refusal};
 use crate::vqp::Vqp;
 use crate::vqp::phase::Phase;
 use crate::vqp::recv_ring::RecvOutcome;
+use crate::vqp::seq::{RecvSeq, SendSeq};
 use crate::{ConnectError, Core, CoreError, VqpInit};
 
 impl<D: Device> Core<D> {
@@ -275,7 +276,7 @@ impl<D: Device> Core<D> {
             Refusal::Crowded => ConnectError::Crowded { gid },
             Refusal::Unfit => ConnectError::ReceiveUnfit { gid },
         };
-        vqp.not_read(header.cookie as u32);
+        vqp.not_read(SendSeq::of_cookie(header.cookie));
         self.fail_for(VqpId(header.dst_vqp), cause, now);
     }
 }
@@ -291,7 +292,7 @@ impl Vqp {
     #[inline]
     pub(crate) fn copy_to_receive<M: Memory>(
         &mut self,
-        seq: u32,
+        seq: RecvSeq,
         length: u32,
         mrs: &LocalMrs<M>,
         memory: &M,
@@ -315,7 +316,7 @@ impl Vqp {
     #[inline]
     pub(crate) fn end_receive(
         &mut self,
-        seq: u32,
+        seq: RecvSeq,
         mut outcome: RecvOutcome,
         client: &mut Client,
         told: &mut Told,
@@ -326,7 +327,7 @@ impl Vqp {
         }
         loop {
             let wr_id = self.rq.entry(self.rq.head).wr_id;
-            self.rq.head = self.rq.head.wrapping_add(1);
+            self.rq.head = self.rq.head.after(1);
             if self.phase == Phase::Destroyed {
                 client.tell_nothing(1);
             } else {

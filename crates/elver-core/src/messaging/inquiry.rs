@@ -26,6 +26,7 @@ use crate::messaging::Messaging;
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;
 use crate::vqp::Vqp;
+use crate::vqp::seq::SendSeq;
 use crate::vqp::sq_entry::Bytes;
 use crate::{ConnectError, Core, Event, VqpId};
 
@@ -34,7 +35,7 @@ impl<D: Device> Core<D> {
 
     /// The receiver has read a message of a VQP's.
     pub(crate) fn message_read(&mut self, from: PeerId, header: &Header, now: Time) {
-        let seq = header.cookie as u32;
+        let seq = SendSeq::of_cookie(header.cookie);
         let vqp = self.sender_named(from, header).filter(|vqp| vqp.awaits(seq));
         let Some(vqp) = vqp else { return };
         vqp.sq.entry_mut(seq).bytes = Bytes::Over;
@@ -43,7 +44,7 @@ impl<D: Device> Core<D> {
 
     /// The receiver does not have a message of a VQP's: it was revoked, or is lost.
     pub(crate) fn not_known(&mut self, from: PeerId, header: &Header, now: Time) {
-        let seq = header.cookie as u32;
+        let seq = SendSeq::of_cookie(header.cookie);
         let vqp = self.sender_named(from, header).filter(|vqp| vqp.awaits(seq));
         let Some(vqp) = vqp else { return };
         vqp.not_read(seq);
@@ -53,7 +54,7 @@ impl<D: Device> Core<D> {
 
     /// A receiver asks whether it may read a message.
     pub(crate) fn asked(&mut self, from: PeerId, header: &Header) {
-        let seq = header.cookie as u32;
+        let seq = SendSeq::of_cookie(header.cookie);
         let vqp = self.sender_named(from, header);
         let stands = vqp.is_some_and(|vqp| vqp.awaits(seq) && vqp.phase.is_connected());
         let note = Note {
@@ -106,18 +107,18 @@ impl<D: Device> Core<D> {
     }
 
     /// The next message that is to be looked after, or that was read.
-    fn next_unread(&mut self, now: Time) -> Option<(VqpId, u32)> {
+    fn next_unread(&mut self, now: Time) -> Option<(VqpId, SendSeq)> {
         let Core { vqps, messaging: Messaging { unread, .. }, .. } = self;
-        let awaits = |id: VqpId, seq: u32| vqps.get(id).is_some_and(|vqp| vqp.awaits(seq));
+        let awaits = |id: VqpId, seq: SendSeq| vqps.get(id).is_some_and(|vqp| vqp.awaits(seq));
         unread.pop(now, awaits)
     }
 
     /// A message was not read for long.
-    fn look_after(&mut self, id: VqpId, seq: u32, now: Time) {
+    fn look_after(&mut self, id: VqpId, seq: SendSeq, now: Time) {
         let Some(vqp) = self.vqps.get(id) else {
             return bug!("a VQP whose message is on its way is gone");
         };
-        let delivered = seq.wrapping_sub(vqp.sq.head) < vqp.sq.done.wrapping_sub(vqp.sq.head);
+        let delivered = seq.since(vqp.sq.head) < vqp.sq.done.since(vqp.sq.head);
         let until = vqp.read_until;
         let note = match vqp.phase.state() {
             VqpState::Error if until.is_some_and(|until| until <= now) && !self.vouches(id) => {
@@ -200,7 +201,10 @@ impl<D: Device> Core<D> {
                 let Some(vqp) = self.vqps.get_mut(own) else { return };
                 if let Some(last) = &mut vqp.read_until {
                     *last = until.max(*last);
-                } else if !ok && vqp.peer == Some(peer) && vqp.awaits(note.cookie as u32) {
+                } else if !ok
+                    && vqp.peer == Some(peer)
+                    && vqp.awaits(SendSeq::of_cookie(note.cookie))
+                {
                     self.unreachable(own, now);
                 }
             }
@@ -235,12 +239,12 @@ impl<D: Device> Core<D> {
 
 impl Vqp {
     /// Whether a message of its may be read by its receiver.
-    pub(crate) fn awaits(&self, seq: u32) -> bool {
+    pub(crate) fn awaits(&self, seq: SendSeq) -> bool {
         self.sq.holds(seq) && self.sq.entry(seq).bytes == Bytes::Shared
     }
 
     /// A message will not be read.
-    pub(crate) fn not_read(&mut self, seq: u32) {
+    pub(crate) fn not_read(&mut self, seq: SendSeq) {
         if self.awaits(seq) {
             let entry = self.sq.entry_mut(seq);
             entry.bytes = Bytes::Over;
@@ -251,7 +255,7 @@ impl Vqp {
     }
 
     /// What is to be told of a message to where it was sent; nothing before it is connected.
-    pub(crate) fn note(&self, kind: Kind, seq: u32) -> Option<(PeerId, Note)> {
+    pub(crate) fn note(&self, kind: Kind, seq: SendSeq) -> Option<(PeerId, Note)> {
         let (dst_port, dst_vqp) = self.destination();
         let (src_vqp, cookie) = (self.id.0, self.cookie(seq));
         Some((self.peer?, Note { kind, detail: 0, dst_port, dst_vqp, src_vqp, cookie }))

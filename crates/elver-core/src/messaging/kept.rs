@@ -14,6 +14,7 @@ use crate::messaging::backlog::{Backlog, Halted};
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{Kind, Refusal};
 use crate::vqp::recv_ring::RecvOutcome;
+use crate::vqp::seq::RecvSeq;
 
 /// All held messages of a node may take so many times what one VQP's may, and those of an account half of what the others'
 /// leave of that.
@@ -128,7 +129,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn fail_receive(
         &mut self,
         id: VqpId,
-        seq: u32,
+        seq: RecvSeq,
         incoming: &Incoming,
         status: WcStatus,
     ) {
@@ -141,7 +142,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn end_receive(
         &mut self,
         id: VqpId,
-        seq: u32,
+        seq: RecvSeq,
         incoming: &Incoming,
         status: WcStatus,
         opcode: WcOpcode,

@@ -17,6 +17,7 @@ use crate::ClientId;
 use crate::VqpId;
 use crate::memory::mr::{LocalHit, LocalMrs};
 use crate::messaging::incoming::Incoming;
+use crate::vqp::seq::RecvSeq;
 
 /// Messages that are written to receives at once, at most: each may have a completion at the device,
 /// which bounds each payer's share of them sooner. Beyond it a receive that is not at hand fails.
@@ -29,7 +30,7 @@ const PIECE_BYTES: u64 = 32 << 10;
 pub(crate) struct Landing {
     /// The VQP, and the receive.
     vqp: VqpId,
-    seq: u32,
+    seq: RecvSeq,
     incoming: Incoming,
     bytes: Vec<u8>,
     /// What is still to be written, the current piece first.

@@ -11,6 +11,7 @@ use crate::messaging::message::{HEADER_BYTES, Header, Kind};
 use crate::pool::Pool;
 use crate::pool::buffers::SLOTS_RESERVED;
 use crate::vqp::Vqp;
+use crate::vqp::seq::SendSeq;
 use crate::vqp::sq_entry::{Bytes, SqEntry};
 
 impl Vqp {
@@ -18,7 +19,7 @@ impl Vqp {
     /// be copied is opened to its receiver.
     pub(crate) fn prepare<D: Device>(
         &mut self,
-        seq: u32,
+        seq: SendSeq,
         pool: &mut Pool<D::Memory>,
         blank: &Header,
         mrs: &mut LocalMrs<D::Memory>,
@@ -84,7 +85,7 @@ impl Vqp {
     #[cold]
     fn share<D: Device>(
         &mut self,
-        seq: u32,
+        seq: SendSeq,
         pool: &Pool<D::Memory>,
         mrs: &mut LocalMrs<D::Memory>,
         device: &mut D,

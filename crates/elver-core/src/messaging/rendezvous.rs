@@ -25,13 +25,14 @@ use crate::messaging::gather::{Gather, PIECE_BYTES, plan};
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{Kind, Refusal};
 use crate::messaging::notes::Note;
+use crate::vqp::seq::RecvSeq;
 
 impl<D: Device> Core<D> {
     /// Begins to read a message into a receive; how the receive ends, if that fails at once.
     pub(crate) fn begin_gather(
         &mut self,
         vqp: VqpId,
-        seq: u32,
+        seq: RecvSeq,
         incoming: &Incoming,
         body: &Body<'_>,
         now: Time,

@@ -18,7 +18,7 @@ impl<D: Device> Core<D> {
         }
         vqp.read_until = Some(until);
         let (first, count) = (vqp.sq.head, vqp.sq.len());
-        for seq in (0..count).map(|n| first.wrapping_add(n)) {
+        for seq in (0..count).map(|n| first.after(n)) {
             let Some(vqp) = self.vqps.get(id) else {
                 return bug!("a VQP that takes messages back is gone");
             };

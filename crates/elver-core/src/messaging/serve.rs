@@ -27,7 +27,7 @@ impl<D: Device> Core<D> {
         } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that is gone receives") };
         let seq = vqp.rq.next;
-        vqp.rq.next = seq.wrapping_add(1);
+        vqp.rq.next = seq.after(1);
         let opcode = match incoming.kind {
             Kind::WriteImm => WcOpcode::RecvRdmaWithImm,
             _ => WcOpcode::Recv,

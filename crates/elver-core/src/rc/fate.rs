@@ -35,11 +35,12 @@ use crate::Core;
 use crate::VqpId;
 use crate::datapath::Datapath;
 use crate::datapath::ops::{OpKind, Work};
-use crate::datapath::wr_id::{SEQ_MASK, WrId};
+use crate::datapath::wr_id::WrId;
 use crate::effects::Effect;
 use crate::ids::{LaneIx, OpId};
 use crate::rc::link::Reached;
 use crate::rc::path::Flushed;
+use crate::vqp::seq::{LowSeq, SendSeq};
 
 /// What became of a WR that was flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,11 +85,11 @@ impl<D: Device> Core<D> {
     pub(crate) fn user_flushed(&mut self, id: VqpId, behind: u32, second: bool, now: Time) {
         let Core { vqps, pool, lanes, datapath: Datapath { qos, .. }, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP with WRs on a lane is gone") };
-        let seq = vqp.sq.done.wrapping_add(behind);
+        let seq = vqp.sq.done.after(behind);
         let Some(lane) = vqp.lane else { return bug!("a VQP with WRs on a lane has none") };
         let mut count = 0;
         // The first one that comes back tells of those before it.
-        if !vqp.unsure && behind < vqp.sq.posted.wrapping_sub(vqp.sq.done) {
+        if !vqp.unsure && behind < vqp.sq.posted.since(vqp.sq.done) {
             vqp.unsure = true;
             count = vqp.execute(pool, behind, qos, now);
             let entry = vqp.sq.entry_mut(vqp.sq.done);
@@ -105,7 +106,7 @@ impl<D: Device> Core<D> {
         if count > 0 {
             self.retire(id, now);
         }
-        self.hold_flushed(lane, WrId::User { vqp: id, seq: seq & SEQ_MASK, second }, psns);
+        self.hold_flushed(lane, WrId::User { vqp: id, seq: seq.low(), second }, psns);
     }
 
     /// Keeps what was flushed until its fate is known.
@@ -181,7 +182,8 @@ impl<D: Device> Core<D> {
     fn may_wait_for_ever(&self, who: WrId, fate: Fate) -> bool {
         match who {
             WrId::User { vqp, seq, .. } => self.vqps.get(vqp).is_some_and(|vqp| {
-                vqp.phase.is_connected() && vqp.sq.entry(seq).opcode == SendOpcode::Read
+                vqp.phase.is_connected()
+                    && vqp.sq.entry(vqp.sq.seq_of(seq)).opcode == SendOpcode::Read
             }),
             WrId::Op(op) => self.datapath.ops.get(op).is_some_and(|op| match op.work {
                 Work::Gather => true,
@@ -197,7 +199,7 @@ impl<D: Device> Core<D> {
     fn settle_user(
         &mut self,
         id: VqpId,
-        seq: u32,
+        seq: LowSeq,
         second: bool,
         (fate, suspect): (Fate, bool),
         now: Time,
@@ -209,6 +211,7 @@ impl<D: Device> Core<D> {
             vqp.off_lane(1, qos, now);
             return self.drained(id, now);
         }
+        let seq = vqp.sq.seq_of(seq);
         let entry = vqp.sq.entry_mut(seq);
         let sends = second || entry.is_send();
         let atomic = matches!(entry.opcode, SendOpcode::FetchAdd | SendOpcode::CompareSwap);
@@ -229,7 +232,7 @@ impl<D: Device> Core<D> {
                 entry.first_done = true;
                 vqp.off_lane(1, qos, now);
             } else {
-                if seq != vqp.sq.done & SEQ_MASK {
+                if seq != vqp.sq.done {
                     bug!("WRs do not settle in order");
                 }
                 vqp.execute(pool, 1, qos, now);
@@ -246,8 +249,12 @@ impl<D: Device> Core<D> {
 
     /// The fate of an operation of the core's own is known.
     fn settle_op(&mut self, id: OpId, lane: LaneIx, (fate, suspect): (Fate, bool)) {
-        let suspected =
-            suspect && self.datapath.ops.get_mut(id).is_some_and(|op| !op.suspect.is_cleared(0));
+        let suspected = suspect
+            && self
+                .datapath
+                .ops
+                .get_mut(id)
+                .is_some_and(|op| !op.suspect.is_cleared(SendSeq::FIRST));
         let tells =
             self.datapath.ops.get(id).is_some_and(|op| matches!(op.kind, OpKind::Message(_)));
         match fate {
@@ -276,7 +283,7 @@ mod tests {
     #[test]
     fn what_is_nobodys_is_not_suspected() {
         let greeting = WrId::Control(1);
-        let user = |seq| WrId::User { vqp: VqpId(1), seq, second: false };
+        let user = |n| WrId::User { vqp: VqpId(1), seq: LowSeq::of(n), second: false };
         let mut suspicion = Suspicion::default();
         let flushed = [
             (greeting, false),

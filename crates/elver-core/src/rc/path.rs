@@ -8,6 +8,7 @@ use crate::datapath::wr_id::WrId;
 use crate::messaging::gather::PIECE_BYTES;
 use crate::messaging::message::HEADER_BYTES;
 use crate::vqp::send_ring::SendRing;
+use crate::vqp::seq::SendSeq;
 use crate::vqp::sq_entry::Bytes;
 
 /// What was flushed from an RC QP and may have been executed.
@@ -47,7 +48,7 @@ impl Path {
     }
 
     /// PSNs that one of the physical WRs of an entry takes, which was prepared.
-    pub(super) fn psns_of(&self, ring: &SendRing, seq: u32, second: bool) -> u32 {
+    pub(super) fn psns_of(&self, ring: &SendRing, seq: SendSeq, second: bool) -> u32 {
         let entry = ring.entry(seq);
         let head = || u64::from(ring.message_sges(seq)[0].length);
         let bytes = u64::from(entry.length);
@@ -66,7 +67,7 @@ impl Path {
 
     /// PSNs that an entry takes beyond one for each of its physical WRs.
     #[cold]
-    pub(crate) fn more_psns(&self, ring: &SendRing, seq: u32) -> u32 {
+    pub(crate) fn more_psns(&self, ring: &SendRing, seq: SendSeq) -> u32 {
         let entry = ring.entry(seq);
         let of = |second| self.psns_of(ring, seq, second);
         match entry.opcode {

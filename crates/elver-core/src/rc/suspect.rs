@@ -1,5 +1,7 @@
 //! For which WR RC QPs fail, one after the other: see [`crate::rc::fate`].
 
+use crate::vqp::seq::SendSeq;
+
 /// So many RC QPs in a row may fail at the same WR before it is taken for the reason.
 const SUSPECTED_MAX: u8 = 8;
 
@@ -12,8 +14,8 @@ pub(crate) struct Suspect {
 
 impl Suspect {
     /// Another one has failed at it. Whether it goes on; if not, what comes next is not suspected.
-    pub(super) fn is_cleared(&mut self, seq: u32) -> bool {
-        let seq = seq as u8;
+    pub(super) fn is_cleared(&mut self, seq: SendSeq) -> bool {
+        let seq = seq.bits() as u8;
         if self.seq != seq {
             *self = Suspect { seq, times: 0 };
         }
@@ -35,13 +37,15 @@ mod tests {
     #[test]
     fn what_was_taken_for_the_reason_is_not_held_against_what_comes_next() {
         let mut suspect = Suspect::default();
-        let cleared = (0..400).map(|_| suspect.is_cleared(1 << 8)).collect::<alloc::vec::Vec<_>>();
+        let cleared = (0..400)
+            .map(|_| suspect.is_cleared(SendSeq::FIRST.after(1 << 8)))
+            .collect::<alloc::vec::Vec<_>>();
         for (at, cleared) in cleared.into_iter().enumerate() {
             assert_eq!(cleared, at % usize::from(SUSPECTED_MAX) != 7, "{at}");
         }
         // Another WR begins anew too.
         let seqs = [3, 3, 3, 4, 3, 3, 3, 3, 3, 3, 3, 3];
-        let cleared = seqs.map(|seq| suspect.is_cleared(seq));
+        let cleared = seqs.map(|seq| suspect.is_cleared(SendSeq::FIRST.after(seq)));
         assert_eq!(cleared.iter().position(|cleared| !cleared), Some(11));
     }
 }

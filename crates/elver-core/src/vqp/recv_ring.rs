@@ -3,6 +3,7 @@ use alloc::vec::Vec;
 use elver_verbs::{RecvWr, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 
 use crate::messaging::incoming::Incoming;
+use crate::vqp::seq::RecvSeq;
 use crate::{Completion, VqpId};
 
 /// Entries that a ring starts with.
@@ -25,9 +26,9 @@ pub(crate) struct RecvRing {
     sges: Vec<Sge>,
     stride: u32,
     max: u32,
-    pub(crate) head: u32,
-    pub(crate) next: u32,
-    pub(crate) tail: u32,
+    pub(crate) head: RecvSeq,
+    pub(crate) next: RecvSeq,
+    pub(crate) tail: RecvSeq,
 }
 
 /// A posted receive.
@@ -98,9 +99,9 @@ impl RecvRing {
             sges: Vec::new(),
             stride: max_sge,
             max,
-            head: 0,
-            next: 0,
-            tail: 0,
+            head: RecvSeq::FIRST,
+            next: RecvSeq::FIRST,
+            tail: RecvSeq::FIRST,
         }
     }
 
@@ -109,7 +110,7 @@ impl RecvRing {
     }
 
     pub(crate) fn len(&self) -> u32 {
-        self.tail.wrapping_sub(self.head)
+        self.tail.since(self.head)
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -123,22 +124,22 @@ impl RecvRing {
     }
 
     #[inline]
-    fn at(&self, seq: u32) -> usize {
-        seq as usize & (self.entries.len() - 1)
+    fn at(&self, seq: RecvSeq) -> usize {
+        seq.place(self.entries.len())
     }
 
     #[inline]
-    pub(crate) fn entry(&self, seq: u32) -> &RqEntry {
+    pub(crate) fn entry(&self, seq: RecvSeq) -> &RqEntry {
         &self.entries[self.at(seq)]
     }
 
-    pub(crate) fn entry_mut(&mut self, seq: u32) -> &mut RqEntry {
+    pub(crate) fn entry_mut(&mut self, seq: RecvSeq) -> &mut RqEntry {
         let at = self.at(seq);
         &mut self.entries[at]
     }
 
     #[inline]
-    pub(crate) fn sges(&self, seq: u32) -> &[Sge] {
+    pub(crate) fn sges(&self, seq: RecvSeq) -> &[Sge] {
         let at = self.at(seq);
         let entry = &self.entries[at];
         if entry.num_sge < 2 {
@@ -161,7 +162,7 @@ impl RecvRing {
             _ => (Sge::default(), self.keep(at, wr.sges)),
         };
         self.entries[at] = RqEntry { wr_id, capacity, num_sge, sge, outcome: None };
-        self.tail = self.tail.wrapping_add(1);
+        self.tail = self.tail.after(1);
     }
 
     /// Keeps the SGEs of a receive that has another number than one; returns their bytes.
@@ -188,8 +189,8 @@ impl RecvRing {
         if old == 0 {
             return;
         }
-        for seq in (0..self.len()).map(|n| self.head.wrapping_add(n)) {
-            let (from, to) = (seq as usize & (old - 1), seq as usize & (new - 1));
+        for seq in (0..self.len()).map(|n| self.head.after(n)) {
+            let (from, to) = (seq.place(old), seq.place(new));
             if from != to {
                 self.entries[to] = self.entries[from];
                 if !self.sges.is_empty() {
@@ -212,13 +213,13 @@ mod tests {
     #[test]
     fn receives_keep_their_numbers_while_it_grows() {
         let mut ring = RecvRing::new(40, 2);
-        let start = u32::MAX - 2;
+        let start = RecvSeq::FIRST.after(u32::MAX - 2);
         (ring.head, ring.next, ring.tail) = (start, start, start);
         for n in 0..40 {
             let sges = [Sge { addr: n, length: 5, lkey: 1 }; 2];
             ring.push(&RecvWr { wr_id: n, sges: &sges[..n as usize % 3] });
             for back in 0..=n {
-                let seq = start.wrapping_add(back as u32);
+                let seq = start.after(back as u32);
                 let (entry, sges) = (ring.entry(seq), ring.sges(seq));
                 assert_eq!((entry.wr_id, entry.capacity), (back, back % 3 * 5));
                 assert_eq!(sges, &[Sge { addr: back, length: 5, lkey: 1 }; 2][..back as usize % 3]);

@@ -2,6 +2,7 @@ use alloc::vec::Vec;
 
 use elver_verbs::{SendOp, SendOpcode, Sge};
 
+use crate::vqp::seq::{LowSeq, SendSeq};
 use crate::vqp::sq_entry::SqEntry;
 
 /// Entries that a ring starts with.
@@ -34,10 +35,10 @@ pub(crate) struct SendRing {
     inline_max: u32,
     /// Most WRs.
     max: u32,
-    pub(crate) head: u32,
-    pub(crate) done: u32,
-    pub(crate) posted: u32,
-    pub(crate) tail: u32,
+    pub(crate) head: SendSeq,
+    pub(crate) done: SendSeq,
+    pub(crate) posted: SendSeq,
+    pub(crate) tail: SendSeq,
     /// A message was sent whose header stands nowhere in here.
     pub(crate) sent_short: bool,
 }
@@ -53,10 +54,10 @@ impl SendRing {
             stride: max_sge + 1,
             inline_max,
             max,
-            head: 0,
-            done: 0,
-            posted: 0,
-            tail: 0,
+            head: SendSeq::FIRST,
+            done: SendSeq::FIRST,
+            posted: SendSeq::FIRST,
+            tail: SendSeq::FIRST,
             sent_short: false,
         }
     }
@@ -67,7 +68,7 @@ impl SendRing {
 
     #[inline]
     pub(crate) fn len(&self) -> u32 {
-        self.tail.wrapping_sub(self.head)
+        self.tail.since(self.head)
     }
 
     /// WRs that it takes beside those in it.
@@ -84,34 +85,40 @@ impl SendRing {
     /// WRs that wait to be posted.
     #[inline]
     pub(crate) fn unposted(&self) -> u32 {
-        self.tail.wrapping_sub(self.posted)
+        self.tail.since(self.posted)
     }
 
     /// Whether a WR is in the ring.
     #[inline]
-    pub(crate) fn holds(&self, seq: u32) -> bool {
-        seq.wrapping_sub(self.head) < self.len()
+    pub(crate) fn holds(&self, seq: SendSeq) -> bool {
+        seq.since(self.head) < self.len()
+    }
+
+    /// The number of a WR on its lane, of which the low bits are known.
+    #[inline]
+    pub(crate) fn seq_of(&self, low: LowSeq) -> SendSeq {
+        self.done.after(low.since(self.done))
     }
 
     #[inline]
-    fn at(&self, seq: u32) -> usize {
-        seq as usize & (self.entries.len() - 1)
+    fn at(&self, seq: SendSeq) -> usize {
+        seq.place(self.entries.len())
     }
 
     #[inline]
-    pub(crate) fn entry(&self, seq: u32) -> &SqEntry {
+    pub(crate) fn entry(&self, seq: SendSeq) -> &SqEntry {
         &self.entries[self.at(seq)]
     }
 
     #[inline]
-    pub(crate) fn entry_mut(&mut self, seq: u32) -> &mut SqEntry {
+    pub(crate) fn entry_mut(&mut self, seq: SendSeq) -> &mut SqEntry {
         let at = self.at(seq);
         &mut self.entries[at]
     }
 
     /// The operation of a WR.
     #[inline]
-    pub(crate) fn op(&self, seq: u32) -> SendOp {
+    pub(crate) fn op(&self, seq: SendSeq) -> SendOp {
         let entry = self.entry(seq);
         let remote = entry.remote_addr();
         match entry.opcode {
@@ -131,7 +138,7 @@ impl SendRing {
 
     /// The user's SGEs of a WR.
     #[inline]
-    pub(crate) fn sges(&self, seq: u32) -> &[Sge] {
+    pub(crate) fn sges(&self, seq: SendSeq) -> &[Sge] {
         let at = self.at(seq);
         let entry = &self.entries[at];
         if entry.num_sge < 2 {
@@ -142,7 +149,7 @@ impl SendRing {
 
     /// The header's SGE of a message that has one, then the user's.
     #[inline]
-    pub(crate) fn message_sges(&self, seq: u32) -> &[Sge] {
+    pub(crate) fn message_sges(&self, seq: SendSeq) -> &[Sge] {
         let at = self.at(seq);
         let num_sge = usize::from(self.entries[at].num_sge);
         if num_sge < 2 {
@@ -159,7 +166,7 @@ impl SendRing {
 
     /// Sets the header's SGE.
     #[inline]
-    pub(crate) fn set_header(&mut self, seq: u32, sge: Sge) {
+    pub(crate) fn set_header(&mut self, seq: SendSeq, sge: Sge) {
         let at = self.at(seq);
         let entry = &self.entries[at];
         if entry.num_sge > 1 {
@@ -174,7 +181,7 @@ impl SendRing {
 
     /// The inline bytes of a WR.
     #[inline]
-    pub(crate) fn inline(&self, seq: u32) -> &[u8] {
+    pub(crate) fn inline(&self, seq: SendSeq) -> &[u8] {
         let at = self.at(seq);
         let start = at * self.inline_max as usize;
         // A WR of no bytes may stand in a ring that has none yet.
@@ -194,7 +201,7 @@ impl SendRing {
     pub(crate) fn push(&mut self, entry: SqEntry) {
         let at = self.at(self.tail);
         self.entries[at] = entry;
-        self.tail = self.tail.wrapping_add(1);
+        self.tail = self.tail.after(1);
     }
 
     /// Appends a WR with other SGEs than one, with inline bytes, or an atomic.
@@ -255,8 +262,8 @@ impl SendRing {
             return;
         }
         // Of every old place the entry belongs to it or to the one `old` further on.
-        for seq in (0..self.len()).map(|n| self.head.wrapping_add(n)) {
-            let (from, to) = (seq as usize & (old - 1), seq as usize & (new - 1));
+        for seq in (0..self.len()).map(|n| self.head.after(n)) {
+            let (from, to) = (seq.place(old), seq.place(new));
             if from == to {
                 continue;
             }
@@ -332,7 +339,13 @@ mod tests {
                 _ => ring.push(SqEntry { sge, ..entry }),
             }
             for (back, op) in ops.iter().cycle().take(n + 1).enumerate() {
-                assert_eq!((ring.op(back as u32), ring.sges(back as u32)), (*op, &[sge][..]));
+                assert_eq!(
+                    (
+                        ring.op(SendSeq::FIRST.after(back as u32)),
+                        ring.sges(SendSeq::FIRST.after(back as u32))
+                    ),
+                    (*op, &[sge][..])
+                );
             }
         }
     }
@@ -341,7 +354,7 @@ mod tests {
     fn entries_keep_their_numbers_while_it_grows() {
         let mut ring = SendRing::new(64, 2, 16);
         // Start shortly before the numbers wrap, in the middle of the ring.
-        let start = u32::MAX - 5;
+        let start = SendSeq::of_cookie(u64::from(u32::MAX - 5));
         (ring.head, ring.done, ring.posted, ring.tail) = (start, start, start, start);
         for n in 0..64u64 {
             let sges = [Sge { addr: n, length: 1, lkey: 7 }; 2];
@@ -352,9 +365,9 @@ mod tests {
                 _ => push(&mut ring, entry(n, 16, &[]), &[], &bytes),
             }
             let header = Sge { addr: !n, length: 112, lkey: 8 };
-            ring.set_header(start.wrapping_add(n as u32), header);
+            ring.set_header(start.after(n as u32), header);
             for back in 0..=n {
-                let seq = start.wrapping_add(back as u32);
+                let seq = start.after(back as u32);
                 assert_eq!(ring.entry(seq).wr_id, back);
                 assert_eq!(ring.message_sges(seq)[0].addr, !back);
                 let sges = [Sge { addr: back, length: 1, lkey: 7 }; 2];
@@ -373,6 +386,6 @@ mod tests {
         let mut ring = SendRing::new(8, 1, 16);
         push(&mut ring, entry(0, 0, &[]), &[], &[]);
         push(&mut ring, entry(1, 0, &[]), &[], &[]);
-        assert!(ring.inline(1).is_empty());
+        assert!(ring.inline(SendSeq::FIRST.after(1)).is_empty());
     }
 }

@@ -12,6 +12,7 @@ use crate::memory::mr::Users;
 use crate::messaging::Messaging;
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::Refusal;
+use crate::vqp::seq::RecvSeq;
 
 impl<D: Device> Core<D> {
     /// Begins to write a message to a receive that is not at hand.
@@ -19,7 +20,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn begin_landing(
         &mut self,
         vqp: VqpId,
-        seq: u32,
+        seq: RecvSeq,
         incoming: &Incoming,
         body: &Body<'_>,
         now: Time,
@@ -37,7 +38,7 @@ impl<D: Device> Core<D> {
     fn prepare_landing(
         &mut self,
         vqp: VqpId,
-        seq: u32,
+        seq: RecvSeq,
         incoming: &Incoming,
         body: &Body<'_>,
     ) -> Result<LandingId, WcStatus> {
