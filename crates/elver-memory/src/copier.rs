@@ -309,6 +309,10 @@ impl State {
         if one.budget >= BUDGET_MIN && !is_held {
             return false;
         }
+        // What was begun before it was kept out ends meanwhile: it went on with nothing.
+        if one.banned_until.is_some_and(|until| now < until) {
+            return false;
+        }
         one.banned_until = Some(now + one.ban);
         one.ban = (one.ban * 2).min(BAN_MAX);
         true
@@ -490,6 +494,21 @@ mod tests {
         assert!(state.accounts.get_mut(&1).unwrap().is_at_peace(BUDGET, now));
         charge(&mut state, now);
         assert!(charge(&mut state, now) && !state.refuses(1, BUDGET, now + BAN_FIRST));
+    }
+
+    /// Each of the copies that an account had begun before it was kept out doubled the time when it ended.
+    #[test]
+    fn what_was_begun_before_keeps_nobody_out_for_longer() {
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        let mut state = State::default();
+        assert!(state.charge(1, BUDGET, None, BUDGET, start));
+        for ended in 1..=20 {
+            assert!(!state.charge(1, ms(5), None, BUDGET, start + ms(ended)), "{ended}");
+        }
+        let again = start + BAN_FIRST;
+        assert!(state.refuses(1, BUDGET, again - ms(1)) && !state.refuses(1, BUDGET, again));
+        assert!(state.charge(1, BUDGET, None, BUDGET, again));
+        assert!(!state.refuses(1, BUDGET, again + BAN_FIRST * 2));
     }
 
     #[test]
