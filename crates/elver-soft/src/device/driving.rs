@@ -90,6 +90,12 @@ impl SoftDevice {
         self.faults.as_ref().and_then(|faults| faults.due())
     }
 
+    /// Whether what came before the clock was last looked at is taken: the socket was asked since, and is
+    /// empty, and so is what comes past it.
+    fn has_caught_up(&mut self) -> bool {
+        self.late_due().is_none() && self.port.look().emptied && !self.has_beside()
+    }
+
     /// Sends what there is to send.
     fn transmit(&mut self, now: Time) -> bool {
         let SoftDevice { rnic, port, capture, .. } = self;
@@ -159,9 +165,7 @@ impl SoftDevice {
             // Looking at the clock costs a good part of an empty look at the socket.
             self.empty = self.empty.wrapping_add(1);
             if self.empty.is_multiple_of(EMPTY_PER_CLOCK) {
-                // What came before the clock was last looked at is taken: the socket was asked
-                // since, and is empty.
-                if self.late_due().is_none() {
+                if self.has_caught_up() {
                     self.rnic.caught_up(self.looked_at);
                 }
                 self.looked_at = now();
@@ -205,5 +209,46 @@ impl SoftDevice {
             self.transmit(now);
         }
         self.posts += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+    use crate::{Bypass, Carried, SoftConfig};
+
+    /// So many packets that mean nothing.
+    struct Waiting(u32);
+
+    impl Bypass for Waiting {
+        fn carry(&mut self, _: IpAddr, _: u8, _: &[u8]) -> Carried {
+            Carried::ByLink
+        }
+        fn ring(&mut self) {}
+        fn has_peers(&mut self) -> bool {
+            true
+        }
+        fn has_more(&mut self) -> bool {
+            self.0 > 0
+        }
+        fn take(&mut self, _: &mut [u8]) -> Option<(IpAddr, u8, usize)> {
+            self.0 = self.0.checked_sub(1)?;
+            Some((Ipv4Addr::LOCALHOST.into(), 0, 0))
+        }
+        fn took(&mut self) {}
+    }
+
+    /// An initiator whose packets waited past the link counted as silent while the socket was empty.
+    #[test]
+    fn nobody_has_caught_up_while_packets_wait_beside_the_socket() {
+        let config = SoftConfig::for_address(Ipv4Addr::new(127, 0, 79, 1).into());
+        let mut device = SoftDevice::open(config).unwrap();
+        device.set_bypass(Box::new(Waiting(3 * BESIDE_MAX)));
+        for look in 1..=3 {
+            device.drive();
+            assert_eq!(device.has_caught_up(), look == 3, "after look {look}");
+        }
     }
 }
