@@ -181,6 +181,10 @@ impl<M: Memory> Hw<M> {
     }
 
     pub(crate) fn event(&mut self, event: AsyncEvent) {
+        // Anybody causes one as often as he likes: it says the same each time, and would push out what says more.
+        if matches!(event, AsyncEvent::DctAccessErr(_)) && self.events.contains(&event) {
+            return;
+        }
         if self.events.len() as u32 >= self.config.max_async_events {
             self.events.pop_front();
             self.counters.async_events_lost += 1;

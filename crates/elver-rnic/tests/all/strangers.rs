@@ -307,6 +307,33 @@ fn who_tries_keys_is_not_answered() {
     assert!(succeeds(&mut net, late), "it is forgiven");
 }
 
+/// Of more events than a device keeps the oldest goes, and whoever tries a wrong key makes one.
+#[test]
+fn who_tries_keys_hides_no_other_event() {
+    let mut net = Net::with_config(2, |config| config.max_async_events = 4);
+    let (qp, far) = net.connect(QpType::Rc, |_| {});
+    let remote = RemoteAddr { rkey: 0x1234_5600, ..net.hosts[1].remote(0) };
+    let sge = [net.hosts[0].sge(0, 64)];
+    net.hosts[0].post(net.now, qp, SendOp::Write(remote), &sge, None);
+    net.run_clean();
+    let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
+    let ah = handle(&mut net.hosts[0], 1);
+    let liar = dci(&mut net.hosts[0], 0, 0);
+    let wrong = connecting(&mut net, liar, dest(ah, &target, 5, 0));
+    for _ in 0..100 {
+        net.deliver(&wrong);
+    }
+    let nic = &mut net.hosts[1].nic;
+    assert_eq!((nic.counters().dc_refused_key, nic.counters().async_events_lost), (100, 0));
+    let told: Vec<_> = std::iter::from_fn(|| nic.poll_async_event()).collect();
+    assert!(told.contains(&AsyncEvent::QpAccessErr(far)), "{told:?}");
+    assert_eq!(told.last(), Some(&AsyncEvent::DctAccessErr(target.qp)), "{told:?}");
+    // It is told again once it was looked at.
+    net.deliver(&wrong);
+    let told = net.hosts[1].nic.poll_async_event();
+    assert_eq!(told, Some(AsyncEvent::DctAccessErr(target.qp)));
+}
+
 /// Tries rkeys over connected QPs, one that is not there after another; whether a DC session opens then.
 fn opens_after(net: &mut Net, qp_type: QpType, tries: u32) -> bool {
     let target = dct(&mut net.hosts[1], KEY, ALL_ACCESS);
