@@ -4,6 +4,8 @@
 //! executed once ([`crate::execute`]), acknowledges, answers READs packet by packet as they can be sent, and keeps what
 //! a duplicate READ or atomic needs. UC, which only consumes, is in [`crate::unreliable`].
 
+mod history;
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -18,6 +20,7 @@ use crate::hw::Hw;
 use crate::place::{Place, Refused};
 use crate::qp_core::QpCore;
 use crate::recv_queue::Recv;
+use crate::responder::history::{Executed, History};
 
 /// The acknowledgement that grants no credits because it counts none (IBTA vol. 1, 9.7.7.2.1).
 const ACK: Syndrome = Syndrome::Ack(Credits::UNCOUNTED);
@@ -36,7 +39,7 @@ pub(crate) struct Responder {
     /// A NAK went out for the expected PSN: what comes beyond it is dropped until it arrives.
     nak_sent: bool,
     /// READs and atomics executed last, for duplicates; bounded by `max_dest_rd_atomic`.
-    executed: VecDeque<Executed>,
+    history: History,
     /// Answers to send, in order.
     out: VecDeque<Answer>,
     /// READs and atomics among the answers that were not asked for before.
@@ -54,20 +57,14 @@ pub(crate) struct Responder {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Executed {
-    Read { first: Psn, packets: u32, va: u64, length: u32 },
-    Atomic { psn: Psn, original: u64 },
-}
-
-#[derive(Clone, Copy, Debug)]
 enum Answer {
     Ack { psn: Psn, syndrome: Syndrome, msn: Msn },
     Read { psn: Psn, va: u64, rkey: u32, length: u32, sent: u32, msn: Msn, replay: bool },
     Atomic { psn: Psn, original: u64, msn: Msn, replay: bool },
 }
 
-// What a stranger can make a responder hold is bounded by these and by the agreed READs.
-const _: () = assert!(size_of::<Executed>() <= 24 && size_of::<Answer>() <= 56);
+// What a stranger can make a responder hold is bounded by this and by the agreed READs.
+const _: () = assert!(size_of::<Answer>() <= 56);
 
 /// What a request led to, for the QP or the DCT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +85,7 @@ impl Responder {
             msn: Msn::default(),
             inbound: Inbound::default(),
             nak_sent: false,
-            executed: VecDeque::new(),
+            history: History::default(),
             out: VecDeque::new(),
             fresh: 0,
             replays: 0,
@@ -377,6 +374,7 @@ impl Responder {
         let answered =
             matches!(message, Message::ReadRequest(_) | Message::CmpSwp(_) | Message::FetchAdd(_));
         if headers.ack_req && !answered {
+            self.history.forget_distant(self.epsn);
             self.say(headers.psn, ACK);
         }
         Ok(())
@@ -443,10 +441,7 @@ impl Responder {
     }
 
     fn remember(&mut self, core: &QpCore, executed: Executed) {
-        if self.executed.len() >= usize::from(core.attr.max_dest_rd_atomic) {
-            self.executed.pop_front();
-        }
-        self.executed.push_back(executed);
+        self.history.remember(executed, usize::from(core.attr.max_dest_rd_atomic));
     }
 
     // ---- duplicates ----
@@ -457,18 +452,7 @@ impl Responder {
         let psn = headers.psn;
         match headers.message() {
             Message::ReadRequest(reth) => {
-                let mtu = self.mtu;
-                let known = self.executed.iter().any(|executed| match *executed {
-                    Executed::Read { first, packets, va, length } => {
-                        let at = psn.distance(first);
-                        let offset = (at.max(0) as u32).saturating_mul(mtu);
-                        at >= 0
-                            && (at as u32) < packets
-                            && reth.va == va.wrapping_add(u64::from(offset))
-                            && reth.len <= length - offset
-                    }
-                    Executed::Atomic { .. } => false,
-                });
+                let known = self.history.has_read(psn, &reth, self.mtu);
                 let (pd, qpn, len) = (core.pd, core.qpn.get(), u64::from(reth.len));
                 let granted = hw
                     .regions
@@ -480,12 +464,7 @@ impl Responder {
                 }
             }
             Message::CmpSwp(_) | Message::FetchAdd(_) => {
-                // The newest: PSNs come round again, where little is read.
-                let original = self.executed.iter().rev().find_map(|executed| match *executed {
-                    Executed::Atomic { psn: at, original } if at == psn => Some(original),
-                    _ => None,
-                });
-                if let Some(original) = original
+                if let Some(original) = self.history.original(psn)
                     && self.has_room_to_replay(core)
                 {
                     self.replays += 1;
@@ -494,7 +473,7 @@ impl Responder {
                 }
             }
             _ => {
-                let newest = self.newest_without_data();
+                let newest = self.history.newest_without_data(self.epsn);
                 if newest.distance(psn) >= 0 {
                     self.say(newest, ACK);
                 }
@@ -504,23 +483,6 @@ impl Responder {
 
     fn has_room_to_replay(&self, core: &QpCore) -> bool {
         self.replays < u32::from(core.attr.max_dest_rd_atomic)
-    }
-
-    /// The newest PSN that an acknowledgement may name: not that of a READ or an atomic, whose response
-    /// may be lost and which only its data acknowledges.
-    fn newest_without_data(&self) -> Psn {
-        let mut newest = self.epsn.wrapping_sub(1);
-        for executed in self.executed.iter().rev() {
-            let (first, packets) = match *executed {
-                Executed::Read { first, packets, .. } => (first, packets),
-                Executed::Atomic { psn, .. } => (psn, 1),
-            };
-            if first.wrapping_add(packets - 1) != newest {
-                break;
-            }
-            newest = first.wrapping_sub(1);
-        }
-        newest
     }
 
     // ---- answers ----
