@@ -13,6 +13,7 @@ mod error;
 pub mod fault;
 mod foreign;
 pub mod peer;
+mod populate;
 mod words;
 
 use std::fmt;
@@ -65,44 +66,20 @@ impl Mapping {
         self
     }
 
-    /// Maps the pages of a file that is mapped here from `offset` on, so that nobody has to wait for them later. A single
-    /// `MAP_POPULATE` would keep all others of this process who map something from it until it is done: for seconds.
-    fn populate(&self, file: impl AsFd, offset: u64, bytes: usize, mut is_known: bool) {
-        if bytes <= POPULATE_STEP {
-            return;
-        }
-        for (at, len) in steps(bytes, POPULATE_STEP) {
-            // SAFETY: the step lies in the mapping, which is ours.
-            let start = unsafe { self.start.as_ptr().add(at) }.cast();
-            let write = rustix::mm::Advice::LinuxPopulateWrite;
-            // SAFETY: as above; it changes no byte.
-            let populated = match is_known
-                .then(|| unsafe { rustix::mm::madvise(start, len, write) })
-            {
-                // Before Linux 5.14: mapped anew, which is the same file in the same place.
-                None | Some(Err(Errno::INVAL)) => {
-                    is_known = false;
-                    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
-                    // SAFETY: as above, and nobody but this function knows of the mapping.
-                    unsafe {
-                        rustix::mm::mmap(start, len, READ_WRITE, flags, &file, offset + at as u64)
-                    }
-                    .map(drop)
-                }
-                Some(populated) => populated,
-            };
-            // What is not to be had now whoever touches it sees.
-            if populated.is_err() {
-                return;
-            }
+    /// Maps its first pages, so that nobody has to wait for them later. A single `MAP_POPULATE` would keep all others of this
+    /// process who map something from it until it is done: for seconds.
+    fn populate(&self, bytes: usize) {
+        let start = self.start.as_ptr().expose_provenance();
+        if bytes > populate::STEP {
+            // SAFETY: the mapping is ours and whole.
+            unsafe { populate::populate(start..start + bytes) };
         }
     }
 }
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
-/// Bytes of which the pages are mapped at once, and of which they are unmapped: whole huge pages. So long all others of this
-/// process wait who map or unmap something, for what they allocate too.
-const POPULATE_STEP: usize = 4 << 20;
+/// Bytes of which the pages are unmapped at once: whole huge pages. So long all others of this process wait who map or unmap
+/// something, for what they allocate too.
 const UNMAP_STEP: usize = 64 << 20;
 
 /// The steps of so many bytes, as offset and length. Between two of them others have their turn.
@@ -175,7 +152,7 @@ impl SoftMemory {
                 .map_err(|error| unmappable(len, error))?;
         let start = NonNull::new(start.cast()).ok_or_else(|| unmappable(len, Errno::NOMEM))?;
         let mapping = Mapping::of(start, bytes).share();
-        mapping.populate(&file, offset, bytes, true);
+        mapping.populate(bytes);
         Ok(SoftMemory::mapped(mapping, bytes))
     }
 
@@ -484,7 +461,7 @@ impl Reservation {
         // SAFETY: the address range is ours, and nothing was ever there.
         unsafe { rustix::mm::mmap(at, bytes, READ_WRITE, flags, &file, 0) }
             .map_err(|error| unmappable(len, error))?;
-        self.0.populate(&file, 0, bytes, true);
+        self.0.populate(bytes);
         Ok(SoftMemory::mapped(self.0, bytes))
     }
 }
@@ -492,7 +469,7 @@ impl Reservation {
 /// How so many bytes of a file are mapped: their pages too, if they are few ([`Mapping::populate`]).
 fn shared(bytes: usize) -> MapFlags {
     let mut flags = MapFlags::SHARED;
-    flags.set(MapFlags::POPULATE, bytes <= POPULATE_STEP);
+    flags.set(MapFlags::POPULATE, bytes <= populate::STEP);
     flags
 }
 
@@ -644,7 +621,7 @@ mod tests {
     }
 
     /// A file of so many bytes, of which there are no pages.
-    fn file(len: u64) -> std::os::fd::OwnedFd {
+    pub(crate) fn file(len: u64) -> std::os::fd::OwnedFd {
         use rustix::fs::{MemfdFlags, SealFlags};
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("test", flags).unwrap();
@@ -654,7 +631,7 @@ mod tests {
     }
 
     /// Bytes of the pages that a file has.
-    fn bytes_of(file: &std::os::fd::OwnedFd) -> usize {
+    pub(crate) fn bytes_of(file: &std::os::fd::OwnedFd) -> usize {
         rustix::fs::fstat(file).unwrap().st_blocks as usize * 512
     }
 
@@ -689,18 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn all_pages_of_a_file_are_mapped_and_unmapped_by_steps_too() {
-        const BYTES: usize = 3 * POPULATE_STEP + 4_096;
-        for is_known in [true, false] {
-            let file = file(BYTES as u64);
-            // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
-            let start = unsafe {
-                rustix::mm::mmap(ptr::null_mut(), BYTES, READ_WRITE, MapFlags::SHARED, &file, 0)
-            };
-            let mapping = Mapping::of(NonNull::new(start.unwrap().cast()).unwrap(), BYTES);
-            mapping.populate(&file, 0, BYTES, is_known);
-            assert_eq!(bytes_of(&file), BYTES, "{is_known}");
-        }
+    fn steps_are_whole_and_leave_nothing_out() {
         for (len, step) in [(1, 4), (4, 4), (5, 4), (12, 4), (13, 4)] {
             let all: Vec<_> = steps(len, step).collect();
             assert!(all.iter().all(|(at, len)| at % step == 0 && (1..=step).contains(len)));
