@@ -44,6 +44,15 @@ impl Job {
     }
 }
 
+/// What is not made, since nobody wants it any more.
+#[derive(Default)]
+pub(super) struct Forgotten {
+    /// What counts no more.
+    pub(super) usage: Usage,
+    /// The requests by which files were ordered.
+    pub(super) files: Vec<u32>,
+}
+
 /// What is done next.
 pub(super) enum Work {
     Discard(SoftMemory, Cleared),
@@ -81,8 +90,8 @@ impl Jobs {
         self.bell.notify_one();
     }
 
-    /// Takes all back that a session has ordered; what counts no more.
-    pub(super) fn forget(&self, token: u64, account: Account) -> Usage {
+    /// Takes all back that a session has ordered.
+    pub(super) fn forget(&self, token: u64, account: Account) -> Forgotten {
         self.waiting().forget(token, account)
     }
 
@@ -155,14 +164,14 @@ impl Waiting {
         Some(Work::Make(job))
     }
 
-    fn forget(&mut self, token: u64, account: Account) -> Usage {
-        let Some(own) = self.of.get_mut(&account) else { return Usage::NONE };
-        let mut usage = Usage::NONE;
+    fn forget(&mut self, token: u64, account: Account) -> Forgotten {
+        let mut forgotten = Forgotten::default();
+        let Some(own) = self.of.get_mut(&account) else { return forgotten };
         let before = own.len();
         own.retain(|job| {
             let stays = job.token() != token;
             if !stays {
-                usage = usage.plus(job.usage());
+                forgotten.add(job);
             }
             stays
         });
@@ -171,7 +180,16 @@ impl Waiting {
             self.of.remove(&account);
             self.turns.retain(|other| *other != account);
         }
-        usage
+        forgotten
+    }
+}
+
+impl Forgotten {
+    fn add(&mut self, job: &Job) {
+        self.usage = self.usage.plus(job.usage());
+        if let Job::File(file) = job {
+            self.files.push(file.request);
+        }
     }
 }
 
@@ -243,9 +261,9 @@ mod tests {
             assert!(waiting.add(job(uid, token, bytes)));
         }
         let both = Usage::file(11).plus(Usage::file(13));
-        assert_eq!(waiting.forget(7, account(1)), both);
-        assert_eq!(waiting.forget(7, account(1)), Usage::NONE);
-        assert_eq!(waiting.forget(9, account(2)), Usage::file(21));
+        assert_eq!(waiting.forget(7, account(1)).usage, both);
+        assert_eq!(waiting.forget(7, account(1)).usage, Usage::NONE);
+        assert_eq!(waiting.forget(9, account(2)).usage, Usage::file(21));
         assert_eq!((waiting.all, waiting.turns.len()), (1, 1));
         assert_eq!(done(&mut waiting), [12]);
     }

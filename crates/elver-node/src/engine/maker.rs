@@ -15,10 +15,9 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::account::Account;
 use super::asides::Asides;
-use super::jobs::{Job, Jobs, Work};
+use super::jobs::{Forgotten, Job, Jobs, Work};
 use super::notice::{Notice, Outlet};
 use super::orders::{Cleared, Filed, Leavings, Made, Order, PAGE, Piece, SetFile};
-use super::quota::Usage;
 use super::room::{self, Backing};
 
 /// Pieces up to this are made by the engine itself.
@@ -112,9 +111,9 @@ impl Maker {
         Ok(())
     }
 
-    /// A session has ended, or said goodbye: what it has ordered is not made any more, and this is what counts no more. What is
-    /// being made comes all the same, and counts until then.
-    pub(super) fn forget(&self, token: u64, account: Account) -> Usage {
+    /// A session has ended, or said goodbye: what it has ordered is not made any more. What is being made comes all the same,
+    /// and counts until then.
+    pub(super) fn forget(&self, token: u64, account: Account) -> Forgotten {
         self.jobs.forget(token, account)
     }
 
@@ -197,6 +196,7 @@ mod tests {
     use elver_verbs::AccessFlags;
 
     use super::super::orders::Awaiting;
+    use super::super::quota::Usage;
     use super::*;
 
     const USER: Account = Account { uid: 1, space: 0, is_root: false };

@@ -495,7 +495,9 @@ impl Engine {
         let is_gone = |client| core.client_is_gone(client) && !directs.keeps(client);
         self.sessions.clear_gone(is_gone, (&self.maker, !may_clear), now);
         for slot in self.sessions.left(is_gone) {
-            self.sessions.say_goodbye(slot, &self.maker);
+            let result = self.sessions.say_goodbye(slot, &self.maker);
+            self.sessions.activate(slot, now);
+            self.settle(slot, result, now);
         }
         let asides = &self.maker.asides;
         asides.tend(now);

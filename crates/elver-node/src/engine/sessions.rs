@@ -2,7 +2,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use elver_core::{ClientId, ClientLimits, Core};
-use elver_portal::{Answer, Layout, Message, Peer, Socket, Standing, Violation};
+use elver_portal::{Answer, Layout, Message, Peer, RefusalCode, Socket, Standing, Violation};
 use elver_soft::SoftDevice;
 use elver_verbs::Time;
 use rustc_hash::FxHashMap;
@@ -10,6 +10,7 @@ use rustix::process::Pid;
 
 use super::account::{Account, Customer};
 use super::counters::EngineCounters;
+use super::desk::PARTED;
 use super::held::Held;
 use super::maker::Maker;
 use super::orders::{Awaiting, Cleared, Leavings};
@@ -545,16 +546,18 @@ impl Sessions {
         }
     }
 
-    /// Answers a goodbye, when the session's memory was given back.
-    pub(super) fn say_goodbye(&mut self, slot: u32, maker: &Maker) {
-        let Some((session, quotas)) = self.get_with_quotas(slot) else { return };
+    /// Answers what a session has ordered and does not get any more, and its goodbye, when its memory was given back.
+    pub(super) fn say_goodbye(&mut self, slot: u32, maker: &Maker) -> Result<(), Violation> {
+        let Some((session, quotas)) = self.get_with_quotas(slot) else { return Ok(()) };
         let (account, token) = (session.account(), session.token(slot));
-        let Some(open) = &mut session.open else { return };
-        let Some(request) = open.goodbye.take() else { return };
+        let Some(open) = &mut session.open else { return Ok(()) };
+        let Some(request) = open.goodbye.take() else { return Ok(()) };
         let usage = open.own_usage().within_session();
         quotas.give_back(account, usage.minus(usage.of_memory()));
-        open.ordered.clear();
-        quotas.give_back(account, maker.forget(token, account));
+        let forgotten = maker.forget(token, account);
+        quotas.give_back(account, forgotten.usage);
+        let ordered = open.ordered.drain().map(|(request, _)| request).chain(forgotten.files);
+        let ordered: Vec<u32> = ordered.collect();
         let mut leavings = Leavings::default();
         for (_, region) in open.regions.drain().chain(open.leaving.drain()) {
             leavings.memory.extend(region.memory.and_then(Held::into_last));
@@ -566,6 +569,10 @@ impl Sessions {
         self.leaving -= 1;
         let awaited_by = Awaiting::Goodbye { token, request };
         maker.clear(leavings, Cleared { account, usage: usage.of_memory(), awaited_by });
+        ordered.into_iter().try_for_each(|request| {
+            let refused = Refused::new(RefusalCode::State, PARTED);
+            self.answer_later(slot, request, Err(refused))
+        })
     }
 
     /// Those that share memory with the node that is lost.
