@@ -145,15 +145,47 @@ impl SoftMemory {
     /// As [`SoftMemory::map_file`].
     pub fn map_file_from(file: impl AsFd, offset: u64, len: u64) -> Result<SoftMemory, MapError> {
         let bytes = sealed(&file, offset, len)?;
-        let flags = shared(bytes);
+        let mapping = SoftMemory::map(file, offset, bytes, shared(bytes))?;
+        mapping.populate(bytes);
+        Ok(SoftMemory::mapped(mapping, bytes))
+    }
+
+    /// A file that others may take pages from.
+    fn map(
+        file: impl AsFd,
+        offset: u64,
+        bytes: usize,
+        flags: MapFlags,
+    ) -> Result<Mapping, MapError> {
+        let refused = |error| unmappable(bytes as u64, error);
         // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
         let start =
             unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, READ_WRITE, flags, &file, offset) }
-                .map_err(|error| unmappable(len, error))?;
-        let start = NonNull::new(start.cast()).ok_or_else(|| unmappable(len, Errno::NOMEM))?;
-        let mapping = Mapping::of(start, bytes).share();
-        mapping.populate(bytes);
-        Ok(SoftMemory::mapped(mapping, bytes))
+                .map_err(refused)?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| refused(Errno::NOMEM))?;
+        Ok(Mapping::of(start, bytes).share())
+    }
+
+    /// As [`SoftMemory::map_file`], and none of its pages: see [`SoftMemory::populate`].
+    ///
+    /// # Errors
+    ///
+    /// As [`SoftMemory::map_file`].
+    pub fn map_file_bare(file: impl AsFd, len: u64) -> Result<SoftMemory, MapError> {
+        let bytes = sealed(&file, 0, len)?;
+        SoftMemory::map(file, 0, bytes, MapFlags::SHARED).map(|all| SoftMemory::mapped(all, bytes))
+    }
+
+    /// Maps the pages of a part of it ahead, those that are to be had, so that nobody waits for them later. Does nothing to memory
+    /// that was not mapped here, nor for what does not lie in it.
+    pub fn populate(&self, offset: u64, len: u64) {
+        if let Some(Owner::Mapping(_)) = self.owner.as_deref()
+            && let Ok(start) = self.at(offset, len)
+        {
+            let start = start.expose_provenance();
+            // SAFETY: the range lies in the mapping, which is ours while `self` lives.
+            unsafe { populate::populate(start..start + len as usize) };
+        }
     }
 
     /// A part of this memory, which it keeps mapped. Not of another process's.
@@ -663,6 +695,18 @@ mod tests {
             others.into_inner() >= WANTED
         });
         assert!(is_so);
+    }
+
+    #[test]
+    fn pages_of_a_bare_mapping_come_when_they_are_asked_for() {
+        const BYTES: u64 = 3 << 20;
+        let file = file(BYTES);
+        let memory = SoftMemory::map_file_bare(&file, BYTES).unwrap();
+        assert_eq!(bytes_of(&file), 0);
+        memory.populate(1 << 20, 1 << 20);
+        assert_eq!(bytes_of(&file), 1 << 20);
+        memory.populate(1 << 20, BYTES);
+        assert_eq!(bytes_of(&file), 1 << 20, "it does not lie in it");
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod news;
 mod notice;
 mod orders;
 mod partings;
+mod pieces;
 mod quota;
 mod requests;
 mod room;

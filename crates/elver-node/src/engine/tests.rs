@@ -391,7 +391,7 @@ fn memory_that_is_being_made_counts_until_it_is_given_back_though_its_session_ha
             engine.end(1, End::Closed, now());
         }
         // All that the session had has gone; what was made comes last.
-        let (mut made, mut has_gone) = (None, false);
+        let (mut made, mut is_refused, mut has_gone) = (None, false, false);
         let begun = now();
         while made.is_none() || !has_gone {
             engine.core.poll(now());
@@ -402,6 +402,11 @@ fn memory_that_is_being_made_counts_until_it_is_given_back_though_its_session_ha
                 None => std::thread::yield_now(),
             }
             has_gone |= match says_goodbye {
+                // What it had ordered is answered first.
+                true if !is_refused => {
+                    is_refused = reply(&mut user.1, 1) == Some(Some(RefusalCode::State));
+                    false
+                }
                 true => reply(&mut user.1, 2) == Some(None),
                 false => engine.sessions.quotas.of(USER).mappings < Usage::SESSION.mappings,
             };
