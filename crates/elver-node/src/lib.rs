@@ -24,7 +24,7 @@
 //! | `status`, `metrics` | how a node is, in `elver status` and in OpenMetrics; `observer` (`requests`, `askers`): the thread that tells it, to all who wait at once | |
 //! | `capture` | recording what goes over the link: `server`: the node's side; `options`: what is wanted; `names`: whose packets they are | |
 //! | `slow`, `worker` | the threads of the registry and of the node's own registration; threads that end with what they belong to | |
-//! | `pulse`, `clock` | whether the engine turns; the time | |
+//! | `pulse`, `words`, `clock` | whether the engine turns, and what is said of one that does not; the time | |
 //! | `asking` | what is said to who asks a node, and does not hear it | |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -42,6 +42,7 @@ mod pulse;
 pub mod registry;
 mod slow;
 mod status;
+mod words;
 mod worker;
 
 pub use clock::now;
@@ -52,3 +53,4 @@ pub use pulse::Watchdog;
 pub use status::{
     LatencyStatus, PeerStatus, RefusalStatus, SessionStatus, Status, UserStatus, VqpStatus,
 };
+pub use words::Words;
