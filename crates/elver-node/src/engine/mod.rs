@@ -494,7 +494,8 @@ impl Engine {
         let (core, directs) = (&self.core, &self.directs);
         self.sessions.quotas.tend(|client, vqp| core.is_going(client, vqp));
         let is_gone = |client| core.client_is_gone(client) && !directs.keeps(client);
-        self.sessions.clear_gone(is_gone, (&self.maker, !may_clear), now);
+        let Sessions { ghosts, quotas, .. } = &mut self.sessions;
+        ghosts.clear_gone(is_gone, (&self.maker, !may_clear), quotas, now);
         for slot in self.sessions.left(is_gone) {
             let result = self.sessions.say_goodbye(slot, &self.maker);
             self.sessions.activate(slot, now);

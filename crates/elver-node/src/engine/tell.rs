@@ -217,7 +217,7 @@ impl Engine {
                 let Some(slot) = self.sessions.of_token(token) else { return };
                 (slot, self.sessions.reply(slot, Owed::Answer { request, answer: Answer::Done }))
             }
-            Awaiting::Session(client) => return self.sessions.forget(client),
+            Awaiting::Session(client) => return self.sessions.ghosts.forget(client),
             Awaiting::Nobody => return,
         };
         self.sessions.activate(slot, now);
