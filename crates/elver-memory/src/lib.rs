@@ -30,6 +30,7 @@ pub use copier::{Copier, CopierCounters, Ended, LOOK};
 pub use error::MapError;
 use foreign::Foreign;
 pub use foreign::{ProcessMemory, Sought};
+use populate::steps;
 
 /// A piece of memory; clones share it. It is unmapped when the last one goes.
 #[derive(Clone)]
@@ -81,16 +82,6 @@ const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// Bytes of which the pages are unmapped at once: whole huge pages. So long all others of this process wait who map or unmap
 /// something, for what they allocate too.
 const UNMAP_STEP: usize = 64 << 20;
-
-/// The steps of so many bytes, as offset and length. Between two of them others have their turn.
-fn steps(len: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..len).step_by(step).map(move |at| {
-        if at > 0 {
-            std::thread::yield_now();
-        }
-        (at, step.min(len - at))
-    })
-}
 
 /// Address space that was set aside, for a file to be mapped into.
 pub struct Reservation(Mapping);
@@ -640,6 +631,7 @@ impl Memory for SoftMemory {
 
 #[cfg(test)]
 mod tests {
+    use super::populate::tests::{bytes_of, file};
     use super::*;
 
     #[test]
@@ -650,21 +642,6 @@ mod tests {
         assert!(memory.write(u64::MAX, &[1]).is_err());
         assert!(memory.read(100, &mut []).is_ok());
         assert_eq!(memory.fetch_add(12, 1), Err(MemoryError::Misaligned { offset: 12 }));
-    }
-
-    /// A file of so many bytes, of which there are no pages.
-    pub(crate) fn file(len: u64) -> std::os::fd::OwnedFd {
-        use rustix::fs::{MemfdFlags, SealFlags};
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create("test", flags).unwrap();
-        rustix::fs::ftruncate(&file, len).unwrap();
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
-        file
-    }
-
-    /// Bytes of the pages that a file has.
-    pub(crate) fn bytes_of(file: &std::os::fd::OwnedFd) -> usize {
-        rustix::fs::fstat(file).unwrap().st_blocks as usize * 512
     }
 
     /// All others of the process waited who mapped something, for as long as all of it took: a node's engine, for seconds.
@@ -707,16 +684,6 @@ mod tests {
         assert_eq!(bytes_of(&file), 1 << 20);
         memory.populate(1 << 20, BYTES);
         assert_eq!(bytes_of(&file), 1 << 20, "it does not lie in it");
-    }
-
-    #[test]
-    fn steps_are_whole_and_leave_nothing_out() {
-        for (len, step) in [(1, 4), (4, 4), (5, 4), (12, 4), (13, 4)] {
-            let all: Vec<_> = steps(len, step).collect();
-            assert!(all.iter().all(|(at, len)| at % step == 0 && (1..=step).contains(len)));
-            assert!(all.windows(2).all(|two| two[0].0 + two[0].1 == two[1].0));
-            assert_eq!(all.last().map(|(at, len)| at + len), Some(len));
-        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(crate) unsafe fn populate(range: Range<usize>) {
 /// # Safety
 /// As of [`populate`].
 unsafe fn populate_by(mut way: Way, range: Range<usize>) {
-    for (at, len) in crate::steps(range.len(), STEP) {
+    for (at, len) in steps(range.len(), STEP) {
         let step = range.start + at..range.start + at + len;
         // SAFETY: the caller's promise, of a part of the range.
         let mut populated = unsafe { step_by(way, step.clone()) };
@@ -47,6 +47,16 @@ unsafe fn populate_by(mut way: Way, range: Range<usize>) {
             return;
         }
     }
+}
+
+/// The steps of so many bytes, as offset and length. Between two of them others have their turn.
+pub(crate) fn steps(len: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..len).step_by(step).map(move |at| {
+        if at > 0 {
+            std::thread::yield_now();
+        }
+        (at, step.min(len - at))
+    })
 }
 
 /// # Safety
@@ -87,23 +97,36 @@ fn touch(addresses: impl Iterator<Item = usize>) -> Result<(), Errno> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::fd::OwnedFd;
 
-    use rustix::mm::{MapFlags, mmap, munmap};
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
     use super::*;
-    use crate::READ_WRITE;
-    use crate::tests::{bytes_of, file};
+
+    /// A file of so many bytes, of which there are no pages.
+    pub(crate) fn file(len: u64) -> std::os::fd::OwnedFd {
+        use rustix::fs::{MemfdFlags, SealFlags};
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("test", flags).unwrap();
+        rustix::fs::ftruncate(&file, len).unwrap();
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        file
+    }
+
+    /// Bytes of the pages that a file has.
+    pub(crate) fn bytes_of(file: &std::os::fd::OwnedFd) -> usize {
+        rustix::fs::fstat(file).unwrap().st_blocks as usize * 512
+    }
 
     /// A mapping of a file, without its pages.
     struct Bare(Range<usize>);
 
     impl Bare {
         fn new(file: &OwnedFd, len: usize) -> Bare {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
             // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
-            let start =
-                unsafe { mmap(ptr::null_mut(), len, READ_WRITE, MapFlags::SHARED, file, 0) };
+            let start = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, file, 0) };
             let start = start.unwrap().expose_provenance();
             Bare(start..start + len)
         }
@@ -123,6 +146,16 @@ mod tests {
             let start = ptr::with_exposed_provenance_mut(self.0.start);
             // SAFETY: the mapping is the test's own.
             unsafe { munmap(start, self.0.len()) }.unwrap();
+        }
+    }
+
+    #[test]
+    fn steps_are_whole_and_leave_nothing_out() {
+        for (len, step) in [(1, 4), (4, 4), (5, 4), (12, 4), (13, 4)] {
+            let all: Vec<_> = steps(len, step).collect();
+            assert!(all.iter().all(|(at, len)| at % step == 0 && (1..=step).contains(len)));
+            assert!(all.windows(2).all(|two| two[0].0 + two[0].1 == two[1].0));
+            assert_eq!(all.last().map(|(at, len)| at + len), Some(len));
         }
     }
 

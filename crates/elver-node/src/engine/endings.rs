@@ -4,7 +4,7 @@ use elver_portal::Violation;
 use elver_verbs::Time;
 
 use super::Engine;
-use super::sessions::End;
+use super::sessions::ends::End;
 
 impl Engine {
     /// Ends a session that broke a rule.

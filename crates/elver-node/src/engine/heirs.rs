@@ -10,7 +10,7 @@ mod files;
 mod leaving;
 mod making;
 mod plan;
-mod preparing;
+pub(super) mod preparing;
 mod taking;
 #[cfg(test)]
 mod tests;
@@ -28,7 +28,6 @@ use rustix::process::Pid;
 
 use self::leaving::Leaving;
 use self::plan::{Assignments, Planned};
-pub(super) use self::preparing::{Ordered, SetOrder};
 use super::account::{Account, Customer};
 use super::orders::Place;
 use super::quota::Usage;

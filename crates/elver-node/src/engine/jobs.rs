@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use elver_soft::SoftMemory;
 
 use super::account::Account;
-use super::orders::{Cleared, Order, SetFile};
+use super::orders::{Cleared, Job};
 use super::pieces::Begun;
 use super::quota::Usage;
 
@@ -15,35 +15,6 @@ use super::quota::Usage;
 /// always has a place: large memory was made by the thread that gives it back, so that no more of it waits than processes
 /// had at once.
 const MAKING_MAX: usize = 64;
-
-/// What was ordered.
-pub(super) enum Job {
-    Make(Order),
-    File(SetFile),
-}
-
-impl Job {
-    pub(super) fn account(&self) -> Account {
-        match self {
-            Job::Make(Order { account, .. }) | Job::File(SetFile { account, .. }) => *account,
-        }
-    }
-
-    /// The session that has ordered it.
-    fn token(&self) -> u64 {
-        match self {
-            Job::Make(order) => order.token(),
-            Job::File(file) => file.token,
-        }
-    }
-
-    fn usage(&self) -> Usage {
-        match self {
-            Job::Make(order) => order.usage(),
-            Job::File(file) => Usage::file(file.bytes),
-        }
-    }
-}
 
 /// What is not made, since nobody wants it any more.
 #[derive(Default)]
@@ -245,7 +216,7 @@ impl Forgotten {
 
 #[cfg(test)]
 mod tests {
-    use super::super::orders::Awaiting;
+    use super::super::orders::{Awaiting, SetFile};
     use super::*;
 
     fn account(uid: u32) -> Account {

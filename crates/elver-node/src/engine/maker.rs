@@ -12,9 +12,9 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::account::Account;
 use super::asides::Asides;
-use super::jobs::{Forgotten, Job, Jobs, Work};
+use super::jobs::{Forgotten, Jobs, Work};
 use super::notice::{Notice, Outlet};
-use super::orders::{Cleared, Leavings, Made, Order, Piece, SetFile};
+use super::orders::{Cleared, Job, Leavings, Made, Order, Piece, SetFile};
 use super::pieces::{Begun, Turn};
 use super::room::Backing;
 

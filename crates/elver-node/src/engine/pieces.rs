@@ -8,9 +8,8 @@ use elver_portal::memfd::{self, HUGE_PAGE, Pages};
 use elver_soft::SoftMemory;
 
 use super::account::Account;
-use super::jobs::Job;
 use super::notice::Notice;
-use super::orders::{Filed, Made, Order, PAGE, Piece, SetFile};
+use super::orders::{Filed, Job, Made, Order, PAGE, Piece, SetFile};
 use super::room::Growing;
 
 /// Bytes that are made at a turn: whole huge pages.

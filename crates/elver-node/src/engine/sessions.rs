@@ -1,7 +1,7 @@
 //! All sessions of processes: their places, and what is done with one or with all.
 
 mod described;
-mod ends;
+pub(super) mod ends;
 mod ghosts;
 
 use std::io;
@@ -13,7 +13,6 @@ use elver_verbs::Time;
 use rustc_hash::FxHashMap;
 use rustix::process::Pid;
 
-pub(super) use self::ends::End;
 use self::ghosts::Ghosts;
 use super::account::{Account, Customer};
 use super::counters::EngineCounters;

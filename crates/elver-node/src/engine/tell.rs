@@ -8,7 +8,7 @@ use super::directs::{Held, Whose};
 use super::orders::{Awaiting, Cleared};
 use super::quota::Usage;
 use super::session::Owed;
-use super::sessions::End;
+use super::sessions::ends::End;
 use super::translate::{self, Refused};
 use super::{COMPLETIONS_MAX, Engine};
 

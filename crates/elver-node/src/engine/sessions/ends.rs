@@ -1,11 +1,10 @@
 //! How sessions end: at once, or by a goodbye, which is answered when nothing is left.
 
 use elver_core::ClientId;
-use elver_portal::{RefusalCode, Violation};
+use elver_portal::Violation;
 use elver_verbs::Time;
 
 use super::super::counters::EngineCounters;
-use super::super::desk::PARTED;
 use super::super::held::Held;
 use super::super::maker::Maker;
 use super::super::orders::{Awaiting, Cleared, Leavings};
@@ -107,9 +106,8 @@ impl Sessions {
         self.leaving -= 1;
         let awaited_by = Awaiting::Goodbye { token, request };
         maker.clear(leavings, Cleared { account, usage: usage.of_memory(), awaited_by });
-        ordered.into_iter().try_for_each(|request| {
-            let refused = Refused::new(RefusalCode::State, PARTED);
-            self.answer_later(slot, request, Err(refused))
-        })
+        ordered
+            .into_iter()
+            .try_for_each(|request| self.answer_later(slot, request, Err(Refused::parted())))
     }
 }
