@@ -238,7 +238,7 @@ impl<D: Device> Core<D> {
     }
 
     fn audit_clients(&self) -> Result<(), String> {
-        for (id, client) in self.clients.open.iter() {
+        for (id, client) in self.clients.all.iter() {
             let of = || self.vqps.iter().filter(|(_, vqp)| vqp.client == id);
             let own = of().filter(|(_, vqp)| vqp.phase != Phase::Destroyed).count();
             agree!(own, client.vqps.len(), "VQPs of client {id:#x}");

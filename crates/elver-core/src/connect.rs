@@ -132,6 +132,7 @@ impl<D: Device> Core<D> {
     fn begin_connect(&mut self, client: ClientId, vqp: VqpId) -> Result<(), CoreError> {
         self.clients.open_client(client)?;
         let entry = self.own_vqp(client, vqp)?;
+        // Who connects anew while it connects may have posted WRs meanwhile: they wait for where that leads.
         let busy = entry.inflight > 0
             || entry.reads > 0
             || (!matches!(entry.phase, Phase::Idle | Phase::Connecting) && entry.sq.len() > 0);

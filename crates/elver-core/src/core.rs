@@ -159,7 +159,7 @@ impl<D: Device> Core<D> {
     /// Takes completions of all VQPs of a client, oldest first; returns how many.
     #[inline(never)]
     pub fn poll_completions(&mut self, client: ClientId, into: &mut [Completion]) -> usize {
-        let Some(client) = self.clients.open.get_mut(client) else { return 0 };
+        let Some(client) = self.clients.all.get_mut(client) else { return 0 };
         let count = client.completions.len().min(into.len());
         for (slot, completion) in into.iter_mut().zip(client.completions.drain(..count)) {
             *slot = completion;
@@ -204,7 +204,7 @@ impl<D: Device> Core<D> {
     #[cold]
     fn has_untold(&self, client: ClientId, vqp: VqpId) -> bool {
         let completed = |client: &Client| !client.completions.is_empty();
-        self.clients.open.get(client).is_some_and(completed)
+        self.clients.all.get(client).is_some_and(completed)
             || self.events.iter().any(|event| event.is_failure_of(client, vqp))
     }
 
@@ -213,7 +213,7 @@ impl<D: Device> Core<D> {
     #[inline(never)]
     pub fn poll_ready(&mut self) -> Option<ClientId> {
         while let Some(id) = self.clients.told.next_ready() {
-            if let Some(client) = self.clients.open.get_mut(id) {
+            if let Some(client) = self.clients.all.get_mut(id) {
                 client.ready = false;
                 if !client.completions.is_empty() {
                     return Some(id);

@@ -95,7 +95,7 @@ pub(crate) enum Loss {
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
     /// The core turns by itself, and not only when its owner calls.
-    pub(crate) turns: bool,
+    pub(crate) drives_itself: bool,
     /// None: it is off.
     times: Option<Times>,
     nodes: BTreeMap<NodeKey, Watch>,
@@ -122,7 +122,7 @@ impl KeepAlive {
             Times { tick, quiet: part(QUIET_TICKS), retry: part(1), patience: part(PATIENCE_TICKS) }
         });
         KeepAlive {
-            turns: true,
+            drives_itself: true,
             times,
             nodes: BTreeMap::new(),
             due: BTreeSet::new(),

@@ -13,6 +13,7 @@ mod error;
 pub mod fault;
 mod foreign;
 pub mod peer;
+mod populate;
 mod words;
 
 use std::fmt;
@@ -29,6 +30,7 @@ pub use copier::{Copier, CopierCounters, Ended, LOOK};
 pub use error::MapError;
 use foreign::Foreign;
 pub use foreign::{ProcessMemory, Sought};
+use populate::steps;
 
 /// A piece of memory; clones share it. It is unmapped when the last one goes.
 #[derive(Clone)]
@@ -65,55 +67,21 @@ impl Mapping {
         self
     }
 
-    /// Maps the pages of a file that is mapped here from `offset` on, so that nobody has to wait for them later. A single
-    /// `MAP_POPULATE` would keep all others of this process who map something from it until it is done: for seconds.
-    fn populate(&self, file: impl AsFd, offset: u64, bytes: usize, mut is_known: bool) {
-        if bytes <= POPULATE_STEP {
-            return;
-        }
-        for (at, len) in steps(bytes, POPULATE_STEP) {
-            // SAFETY: the step lies in the mapping, which is ours.
-            let start = unsafe { self.start.as_ptr().add(at) }.cast();
-            let write = rustix::mm::Advice::LinuxPopulateWrite;
-            // SAFETY: as above; it changes no byte.
-            let populated = match is_known
-                .then(|| unsafe { rustix::mm::madvise(start, len, write) })
-            {
-                // Before Linux 5.14: mapped anew, which is the same file in the same place.
-                None | Some(Err(Errno::INVAL)) => {
-                    is_known = false;
-                    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
-                    // SAFETY: as above, and nobody but this function knows of the mapping.
-                    unsafe {
-                        rustix::mm::mmap(start, len, READ_WRITE, flags, &file, offset + at as u64)
-                    }
-                    .map(drop)
-                }
-                Some(populated) => populated,
-            };
-            // What is not to be had now whoever touches it sees.
-            if populated.is_err() {
-                return;
-            }
+    /// Maps its first pages, so that nobody has to wait for them later. A single `MAP_POPULATE` would keep all others of this
+    /// process who map something from it until it is done: for seconds.
+    fn populate(&self, bytes: usize) {
+        let start = self.start.as_ptr().expose_provenance();
+        if bytes > populate::STEP {
+            // SAFETY: the mapping is ours and whole.
+            unsafe { populate::populate(start..start + bytes) };
         }
     }
 }
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
-/// Bytes of which the pages are mapped at once, and of which they are unmapped: whole huge pages. So long all others of this
-/// process wait who map or unmap something, for what they allocate too.
-const POPULATE_STEP: usize = 4 << 20;
+/// Bytes of which the pages are unmapped at once: whole huge pages. So long all others of this process wait who map or unmap
+/// something, for what they allocate too.
 const UNMAP_STEP: usize = 64 << 20;
-
-/// The steps of so many bytes, as offset and length. Between two of them others have their turn.
-fn steps(len: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..len).step_by(step).map(move |at| {
-        if at > 0 {
-            std::thread::yield_now();
-        }
-        (at, step.min(len - at))
-    })
-}
 
 /// Address space that was set aside, for a file to be mapped into.
 pub struct Reservation(Mapping);
@@ -168,15 +136,47 @@ impl SoftMemory {
     /// As [`SoftMemory::map_file`].
     pub fn map_file_from(file: impl AsFd, offset: u64, len: u64) -> Result<SoftMemory, MapError> {
         let bytes = sealed(&file, offset, len)?;
-        let flags = shared(bytes);
+        let mapping = SoftMemory::map(file, offset, bytes, shared(bytes))?;
+        mapping.populate(bytes);
+        Ok(SoftMemory::mapped(mapping, bytes))
+    }
+
+    /// A file that others may take pages from.
+    fn map(
+        file: impl AsFd,
+        offset: u64,
+        bytes: usize,
+        flags: MapFlags,
+    ) -> Result<Mapping, MapError> {
+        let refused = |error| unmappable(bytes as u64, error);
         // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
         let start =
             unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, READ_WRITE, flags, &file, offset) }
-                .map_err(|error| unmappable(len, error))?;
-        let start = NonNull::new(start.cast()).ok_or_else(|| unmappable(len, Errno::NOMEM))?;
-        let mapping = Mapping::of(start, bytes).share();
-        mapping.populate(&file, offset, bytes, true);
-        Ok(SoftMemory::mapped(mapping, bytes))
+                .map_err(refused)?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| refused(Errno::NOMEM))?;
+        Ok(Mapping::of(start, bytes).share())
+    }
+
+    /// As [`SoftMemory::map_file`], and none of its pages: see [`SoftMemory::populate`].
+    ///
+    /// # Errors
+    ///
+    /// As [`SoftMemory::map_file`].
+    pub fn map_file_bare(file: impl AsFd, len: u64) -> Result<SoftMemory, MapError> {
+        let bytes = sealed(&file, 0, len)?;
+        SoftMemory::map(file, 0, bytes, MapFlags::SHARED).map(|all| SoftMemory::mapped(all, bytes))
+    }
+
+    /// Maps the pages of a part of it ahead, those that are to be had, so that nobody waits for them later. Does nothing to memory
+    /// that was not mapped here, nor for what does not lie in it.
+    pub fn populate(&self, offset: u64, len: u64) {
+        if let Some(Owner::Mapping(_)) = self.owner.as_deref()
+            && let Ok(start) = self.at(offset, len)
+        {
+            let start = start.expose_provenance();
+            // SAFETY: the range lies in the mapping, which is ours while `self` lives.
+            unsafe { populate::populate(start..start + len as usize) };
+        }
     }
 
     /// A part of this memory, which it keeps mapped. Not of another process's.
@@ -484,7 +484,7 @@ impl Reservation {
         // SAFETY: the address range is ours, and nothing was ever there.
         unsafe { rustix::mm::mmap(at, bytes, READ_WRITE, flags, &file, 0) }
             .map_err(|error| unmappable(len, error))?;
-        self.0.populate(&file, 0, bytes, true);
+        self.0.populate(bytes);
         Ok(SoftMemory::mapped(self.0, bytes))
     }
 }
@@ -492,7 +492,7 @@ impl Reservation {
 /// How so many bytes of a file are mapped: their pages too, if they are few ([`Mapping::populate`]).
 fn shared(bytes: usize) -> MapFlags {
     let mut flags = MapFlags::SHARED;
-    flags.set(MapFlags::POPULATE, bytes <= POPULATE_STEP);
+    flags.set(MapFlags::POPULATE, bytes <= populate::STEP);
     flags
 }
 
@@ -631,6 +631,7 @@ impl Memory for SoftMemory {
 
 #[cfg(test)]
 mod tests {
+    use super::populate::tests::{bytes_of, file};
     use super::*;
 
     #[test]
@@ -641,21 +642,6 @@ mod tests {
         assert!(memory.write(u64::MAX, &[1]).is_err());
         assert!(memory.read(100, &mut []).is_ok());
         assert_eq!(memory.fetch_add(12, 1), Err(MemoryError::Misaligned { offset: 12 }));
-    }
-
-    /// A file of so many bytes, of which there are no pages.
-    fn file(len: u64) -> std::os::fd::OwnedFd {
-        use rustix::fs::{MemfdFlags, SealFlags};
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create("test", flags).unwrap();
-        rustix::fs::ftruncate(&file, len).unwrap();
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
-        file
-    }
-
-    /// Bytes of the pages that a file has.
-    fn bytes_of(file: &std::os::fd::OwnedFd) -> usize {
-        rustix::fs::fstat(file).unwrap().st_blocks as usize * 512
     }
 
     /// All others of the process waited who mapped something, for as long as all of it took: a node's engine, for seconds.
@@ -689,24 +675,15 @@ mod tests {
     }
 
     #[test]
-    fn all_pages_of_a_file_are_mapped_and_unmapped_by_steps_too() {
-        const BYTES: usize = 3 * POPULATE_STEP + 4_096;
-        for is_known in [true, false] {
-            let file = file(BYTES as u64);
-            // SAFETY: a mapping at an address of the kernel's choice touches no memory that is in use.
-            let start = unsafe {
-                rustix::mm::mmap(ptr::null_mut(), BYTES, READ_WRITE, MapFlags::SHARED, &file, 0)
-            };
-            let mapping = Mapping::of(NonNull::new(start.unwrap().cast()).unwrap(), BYTES);
-            mapping.populate(&file, 0, BYTES, is_known);
-            assert_eq!(bytes_of(&file), BYTES, "{is_known}");
-        }
-        for (len, step) in [(1, 4), (4, 4), (5, 4), (12, 4), (13, 4)] {
-            let all: Vec<_> = steps(len, step).collect();
-            assert!(all.iter().all(|(at, len)| at % step == 0 && (1..=step).contains(len)));
-            assert!(all.windows(2).all(|two| two[0].0 + two[0].1 == two[1].0));
-            assert_eq!(all.last().map(|(at, len)| at + len), Some(len));
-        }
+    fn pages_of_a_bare_mapping_come_when_they_are_asked_for() {
+        const BYTES: u64 = 3 << 20;
+        let file = file(BYTES);
+        let memory = SoftMemory::map_file_bare(&file, BYTES).unwrap();
+        assert_eq!(bytes_of(&file), 0);
+        memory.populate(1 << 20, 1 << 20);
+        assert_eq!(bytes_of(&file), 1 << 20);
+        memory.populate(1 << 20, BYTES);
+        assert_eq!(bytes_of(&file), 1 << 20, "it does not lie in it");
     }
 
     #[test]

@@ -10,12 +10,12 @@
 //! | --- | --- | --- |
 //! | `node`, `error` | the node, driven by its owner or by a thread of its own; why it does not run | |
 //! | `engine` | the thread that owns device, core and sessions: its rounds; `counters` | |
-//! | | `door`, `greet`, `visits`: how processes come in, and how often; `spares`: memory that is there for them; `sessions`, `session`: those that are there; `endings`, `partings`: how they end, and what counts for them until it is gone | |
+//! | | `door`, `greet`, `visits`: how processes come in, and how often; `spares`: memory that is there for them; `sessions`, `session`: those that are there (`described`: what `elver status` says of them); `endings`, `ends`, `ghosts`, `partings`: how they end, and what counts for them until it is gone | |
 //! | | `requests`, `desk`: what sessions ask, and what comes of it; `translate`: the portal's words for the core's; `tell`: what they are told; `turns`: whose turn it is | |
 //! | | `account`, `quota`, `leases`: who pays, and what each may have, of leased queue pairs too; `room`, `shelf`: whether there is memory, and the files that an account has | |
-//! | | `maker`: memory for processes (`jobs`: whose turn it is); `held`, `shares`: what they have registered, also several sessions of one; `looks`: whether memory is there; `asides`: what may have to wait for a process | |
+//! | | `maker`: memory for processes (`jobs`: whose turn it is; `pieces`: what is made at one); `held`, `shares`: what they have registered, also several sessions of one; `looks`: whether memory is there; `asides`: what may have to wait for a process | |
 //! | | `directs`, `gate`: who reads and writes memory of other processes itself, and how that is taken back | |
-//! | | `heirs`: sessions for children of a process; `plan`: where their VQPs are connected; `making`, `leaving`, `files`: how they come, go, and what they take | Swift, 3.4 |
+//! | | `heirs`: sessions for children of a process; `preparing`, `taking`: how they are asked for and taken over; `plan`: where their VQPs are connected; `making`, `leaving`, `files`: how they come, go, and what they take | Swift, 3.4 |
 //! | | `notice`, `orders`, `news`: what other threads tell it and do for it; `membership`: the registry's news, for the core | |
 //! | `registry` | who is in the cluster. `client`, `session`: a node's side, and each server that it sees; `backoff`: when it tries again; `news`: what it hears | KRCORE, 4.2 |
 //! | | `server`, `members`, `watchers`: a meta server's side, who is known, and who is told; `output`: what the server is to do | KRCORE, 4.2 |
@@ -24,7 +24,7 @@
 //! | `status`, `metrics` | how a node is, in `elver status` and in OpenMetrics; `observer` (`requests`, `askers`): the thread that tells it, to all who wait at once | |
 //! | `capture` | recording what goes over the link: `server`: the node's side; `options`: what is wanted; `names`: whose packets they are | |
 //! | `slow`, `worker` | the threads of the registry and of the node's own registration; threads that end with what they belong to | |
-//! | `pulse`, `clock` | whether the engine turns; the time | |
+//! | `pulse`, `words`, `clock` | whether the engine turns, and what is said of one that does not; the time | |
 //! | `asking` | what is said to who asks a node, and does not hear it | |
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -42,6 +42,7 @@ mod pulse;
 pub mod registry;
 mod slow;
 mod status;
+mod words;
 mod worker;
 
 pub use clock::now;
@@ -52,3 +53,4 @@ pub use pulse::Watchdog;
 pub use status::{
     LatencyStatus, PeerStatus, RefusalStatus, SessionStatus, Status, UserStatus, VqpStatus,
 };
+pub use words::Words;

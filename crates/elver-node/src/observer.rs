@@ -2,6 +2,9 @@
 //!
 //! Over a Unix socket it writes the status as one JSON object and closes. Over TCP it answers
 //! `GET /metrics` with the metrics in the text form of OpenMetrics, which Prometheus reads.
+//!
+//! When the node ends, who is being told something is cut off at once. A recording has a second to pass on what it has
+//! ([`crate::capture`]), which is all that the end of this thread may have to wait for.
 #![allow(clippy::disallowed_types, reason = "how long an asker is waited for")]
 
 mod askers;
@@ -100,7 +103,7 @@ impl Observer {
     }
 
     fn serve(&self, stop: &AtomicBool, wake: &OwnedFd, outlet: &Outlet) {
-        let mut engine = Asked { outlet, next: None, latest: None };
+        let mut engine = Asked { outlet, wake, next: None, latest: None };
         let mut capturer = Capturer::default();
         let (mut askers, mut requests) = (Askers::default(), Requests::default());
         while !stop.load(Ordering::Relaxed) {
@@ -143,9 +146,7 @@ impl Observer {
                 askers.tell(text.ok(), Instant::now());
             }
             askers.go_on(Instant::now());
-            for (stream, request) in asked {
-                drop(answer_http(&stream, &request, &mut engine));
-            }
+            answer_all(asked, &mut engine, stop);
             if let Some((listener, _)) = &self.capture {
                 match listener.accept() {
                     Ok((stream, _)) => drop(capturer.serve(stream, outlet)),
@@ -164,6 +165,8 @@ impl Observer {
 /// The engine, which is not asked too often.
 struct Asked<'a> {
     outlet: &'a Outlet,
+    /// There is something to be read of it once the node ends.
+    wake: &'a OwnedFd,
     /// When it is asked again at the earliest.
     next: Option<Instant>,
     /// What it has answered since that was last forgotten.
@@ -176,7 +179,10 @@ impl Asked<'_> {
             return Ok(latest.clone());
         }
         if let Some(next) = self.next {
-            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            let left = next.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).unwrap_or_default();
+            // Interrupted, it asks the sooner.
+            let _ = poll(&mut [PollFd::new(self.wake, PollFlags::IN)], Some(&left));
         }
         let asked = Instant::now();
         let status = self.outlet.ask(|answer| Notice::Status { answer });
@@ -192,8 +198,17 @@ fn apart(took: Duration) -> Duration {
     (took * APART_TIMES).clamp(APART, APART_MAX)
 }
 
+/// Answers all, until the node ends.
+fn answer_all(asked: Vec<(TcpStream, Vec<u8>)>, engine: &mut Asked<'_>, stop: &AtomicBool) {
+    for (stream, request) in asked {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        drop(answer_http(&stream, &request, engine));
+    }
+}
+
 fn answer_http(mut stream: &TcpStream, request: &[u8], engine: &mut Asked<'_>) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
     let is_local = stream.local_addr()?.ip().to_canonical().is_loopback();
     let mut words = request.split(|byte| *byte == b' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -214,7 +229,12 @@ fn answer_http(mut stream: &TcpStream, request: &[u8], engine: &mut Asked<'_>) -
         body.len()
     );
     write_in_time(answer.as_bytes(), Instant::now() + ASKER_WAIT, |bytes, left| {
-        stream.set_write_timeout(Some(left))?;
+        let mut fds =
+            [PollFd::new(stream, PollFlags::OUT), PollFd::new(engine.wake, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::try_from(left).unwrap_or_default()))?;
+        if !fds[1].revents().is_empty() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
         stream.write(bytes)
     })
 }
@@ -308,6 +328,40 @@ mod tests {
         });
         assert!((1..10).contains(&asked.into_inner()));
         drop(worker);
+    }
+
+    /// All who had asked were answered first, half a second each.
+    #[test]
+    fn nobody_is_answered_when_the_node_ends() {
+        use std::io::Read;
+        let (outlet, _inlet) = crate::engine::channel().unwrap();
+        outlet.close();
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+        let mut engine = Asked { outlet: &outlet, wake: &wake, next: None, latest: None };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connected = || {
+            let asker = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let stream = listener.accept().unwrap().0;
+            stream.set_nonblocking(true).unwrap();
+            (asker, stream)
+        };
+        let request = b"GET / HTTP/1.1\r\n\r\n".to_vec();
+        let heard = |mut asker: TcpStream| {
+            let mut text = String::new();
+            asker.read_to_string(&mut text).unwrap();
+            text
+        };
+        let (asker, stream) = connected();
+        answer_all(vec![(stream, request.clone())], &mut engine, &AtomicBool::new(false));
+        assert!(heard(asker).starts_with("HTTP/1.1 404"));
+        let (asker, stream) = connected();
+        answer_all(vec![(stream, request.clone())], &mut engine, &AtomicBool::new(true));
+        assert_eq!(heard(asker), "");
+        // It ends while one is being answered.
+        rustix::io::write(&wake, &1u64.to_ne_bytes()).unwrap();
+        let (_asker, stream) = connected();
+        let cut_off = answer_http(&stream, &request, &mut engine).unwrap_err();
+        assert_eq!(cut_off.kind(), io::ErrorKind::ConnectionAborted);
     }
 
     #[test]

@@ -5,25 +5,26 @@
 //! so that whatever tells the world that this node is well must look here first.
 #![allow(clippy::disallowed_types, reason = "a machine that is suspended does not hang")]
 
-use std::fmt;
-use std::fs::read_to_string;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::time::Timespec;
 
 use crate::NodeError;
 use crate::engine::Outlet;
+use crate::words::Words;
 use crate::worker::Worker;
 
 /// Looks within the time after which an engine is taken to hang.
 const LOOKS_PER_HANG: u32 = 8;
 /// The longest time between two looks.
 const LOOK_MAX: Duration = Duration::from_secs(1);
-/// Bytes of what is said of where a thread stands.
-const PLACE_BYTES_MAX: usize = 512;
+/// Bytes of a file of the system's about a thread that are read: more than is told of it.
+const FILE_BYTES_MAX: usize = 512;
 
 /// The engine's count of its rounds. On a cache line of its own: the engine writes it in each.
 #[derive(Debug, Default)]
@@ -106,8 +107,9 @@ pub struct Watchdog {
     pub every: Option<Duration>,
     /// Called again and again while the engine turns, and not while it does not.
     pub turned: Box<dyn FnMut() + Send>,
-    /// Called once for each hang, with what the system says of where the engine's thread stands.
-    pub hung: Box<dyn FnMut(&str) + Send>,
+    /// Called once for each hang, with what the system says of where the engine's thread stands. It may hold the lock of the
+    /// process's allocator: who allocates here may hang as well. Nothing was allocated for the call.
+    pub hung: Box<dyn FnMut(&Words) + Send>,
 }
 
 impl Watchdog {
@@ -181,27 +183,41 @@ impl Watch {
     }
 }
 
-/// Where a thread of this process stands, as far as the system tells.
-fn place(thread: i32) -> String {
-    let of = |what: &str| read_to_string(format!("/proc/self/task/{thread}/{what}")).ok();
-    let mut text = String::new();
-    for (name, what) in [("state", "stat"), ("wchan", "wchan"), ("syscall", "syscall")] {
-        let Some(value) = of(what) else { continue };
-        let value = match name {
-            // Behind the name, which may have any characters.
-            "state" => value.rsplit(") ").next().and_then(|rest| rest.get(..1)).unwrap_or("?"),
-            _ => value.trim(),
-        };
-        text.push_str(&format!("{name} {value}, "));
+/// Where a thread of this process stands, as far as the system tells. Allocates nothing.
+fn place(thread: i32) -> Words {
+    let mut words = Words::NONE;
+    for what in ["stat", "wchan", "syscall", "stack"] {
+        let path = Words::of(format_args!("/proc/self/task/{thread}/{what}"));
+        let mut bytes = [0; FILE_BYTES_MAX];
+        // Of its stack root alone may see something.
+        if let Some(text) = read(&path, &mut bytes) {
+            // It takes all, or leaves it out.
+            let _ = tell(&mut words, what, text.trim_ascii());
+        }
     }
-    // Root alone may see it.
-    if let Some(stack) = of("stack") {
-        let stack: Vec<&str> = stack.lines().collect();
-        text.push_str(&format!("in the kernel: {}", stack.join(" ")));
-    }
-    let mut text = text.replace(char::is_control, " ");
-    text.truncate(text.floor_char_boundary(PLACE_BYTES_MAX));
-    text
+    words
+}
+
+fn tell(words: &mut Words, what: &str, text: &[u8]) -> fmt::Result {
+    let (name, text, end) = match what {
+        // Behind its name, which may have any characters.
+        "stat" => {
+            let state = text.rsplit(|byte| *byte == b')').next().unwrap_or_default().trim_ascii();
+            ("state", state.get(..1).unwrap_or(b"?"), ", ")
+        }
+        "stack" => ("in the kernel:", text, ""),
+        other => (other, text, ", "),
+    };
+    write!(words, "{name} ")?;
+    text.utf8_chunks().try_for_each(|chunk| words.write_str(chunk.valid()))?;
+    words.write_str(end)
+}
+
+/// The first of a file of the system's.
+fn read<'a>(path: &Words, bytes: &'a mut [u8]) -> Option<&'a [u8]> {
+    let file = open(path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let count = rustix::io::read(&file, &mut *bytes).ok()?;
+    Some(&bytes[..count])
 }
 
 #[cfg(test)]
@@ -255,8 +271,9 @@ mod tests {
 
     #[test]
     fn where_a_thread_stands_is_told_in_a_line() {
-        let text = place(rustix::thread::gettid().as_raw_nonzero().get());
-        assert!(text.starts_with("state R") && text.len() <= PLACE_BYTES_MAX, "{text}");
+        let words = place(rustix::thread::gettid().as_raw_nonzero().get());
+        let text = words.as_str();
+        assert!(text.starts_with("state R, wchan ") && text.contains(", syscall "), "{text}");
         assert!(!text.contains('\n'));
     }
 }

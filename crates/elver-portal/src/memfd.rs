@@ -47,25 +47,80 @@ pub fn create_near(
     pages: Pages,
     node: Option<u16>,
 ) -> io::Result<(OwnedFd, bool)> {
-    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    if pages == Pages::Huge {
-        flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
-    }
-    let fd = rustix::fs::memfd_create(name, flags)?;
-    rustix::fs::ftruncate(&fd, len)?;
-    let make = || rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, len);
-    let (made, is_near) = match (pages, node) {
-        (_, None) => (make(), true),
-        (Pages::Small, Some(node)) => {
-            // Before there are pages, which would stay where they are.
-            let is_near = numa::prefer(fd.as_fd(), len, node).is_ok();
-            (make(), is_near)
+    let mut making = Making::begin(name, len, pages, node)?;
+    making.go_on(len)?;
+    Ok(making.end())
+}
+
+/// A file that is being made, as by [`create_near`]: its size is final, and its memory is set aside piece by piece, since
+/// much of it takes long.
+#[derive(Debug)]
+pub struct Making {
+    file: OwnedFd,
+    len: u64,
+    done: u64,
+    /// Where each piece of huge pages is to lie: the system keeps no such wish.
+    node: Option<u16>,
+    is_near: bool,
+}
+
+impl Making {
+    /// Makes a file of which nothing is there.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: the process has no descriptor left, or files may not be so large.
+    pub fn begin(name: &str, len: u64, pages: Pages, node: Option<u16>) -> io::Result<Making> {
+        let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        if pages == Pages::Huge {
+            flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
         }
-        (Pages::Huge, Some(node)) => numa::preferring(node, make),
-    };
-    made?;
-    rustix::fs::fcntl_add_seals(&fd, SEALS)?;
-    Ok((fd, is_near))
+        let file = rustix::fs::memfd_create(name, flags)?;
+        rustix::fs::ftruncate(&file, len)?;
+        rustix::fs::fcntl_add_seals(&file, SEALS)?;
+        let (node, is_near) = match (pages, node) {
+            // Before there are pages, which would stay where they are.
+            (Pages::Small, Some(node)) => (None, numa::prefer(file.as_fd(), len, node).is_ok()),
+            (_, node) => (node, true),
+        };
+        Ok(Making { file, len, done: 0, node, is_near })
+    }
+
+    /// Sets so many bytes more aside; of huge pages whole ones. How many of all are there by then.
+    ///
+    /// # Errors
+    ///
+    /// What the system said: it has no memory, or too few huge pages.
+    pub fn go_on(&mut self, bytes: u64) -> io::Result<u64> {
+        let bytes = bytes.min(self.len - self.done);
+        let file = &self.file;
+        let none = rustix::fs::FallocateFlags::empty();
+        let make = || rustix::fs::fallocate(file, none, self.done, bytes);
+        let (made, is_near) = match self.node {
+            Some(node) => numa::preferring(node, make),
+            None => (make(), true),
+        };
+        made?;
+        self.done += bytes;
+        self.is_near &= is_near;
+        Ok(self.done)
+    }
+
+    /// Bytes that were set aside.
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// The file, and whether the system took the wish where its pages lie, if there is one.
+    pub fn end(self) -> (OwnedFd, bool) {
+        (self.file, self.is_near)
+    }
+}
+
+impl AsFd for Making {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 /// Lets no other user open a file anew, for whatever: who has been handed one to be read ([`reopen`]) cannot get at one to
@@ -127,6 +182,19 @@ mod tests {
         assert!(check(fd.as_fd(), 8193).is_err());
         assert_eq!(rustix::fs::ftruncate(&fd, 4096), Err(Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(&fd, 16384), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn what_is_made_piece_by_piece_is_there_as_far_as_it_was_made() {
+        let mut making = Making::begin("test", 12_288, Pages::Small, None).unwrap();
+        assert!(check(making.as_fd(), 12_288).is_ok());
+        for (bytes, all) in [(4_096, 4_096), (1 << 20, 12_288)] {
+            assert_eq!(making.go_on(bytes).unwrap(), all);
+            let there = rustix::fs::fstat(making.as_fd()).unwrap().st_blocks as u64 * 512;
+            assert_eq!(there, all);
+        }
+        let (file, is_near) = making.end();
+        assert!(is_near && check(file.as_fd(), 12_288).is_ok());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod activation;
 mod arguments;
 mod door;
+mod last_words;
 mod manual;
 
 use std::io::Write;
@@ -11,13 +12,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
 use elver_node::config::{Config, DEFAULT_FILE};
-use elver_node::{Node, Observer, Watchdog};
+use elver_node::{Node, Observer, Watchdog, Words};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -25,7 +25,13 @@ use signal_hook::iterator::Signals;
 
 use crate::arguments::{Arguments, CONFIG_FILE};
 use crate::door::Door;
+use crate::last_words::LastWords;
 use crate::manual::{print, run};
+
+/// What must not allocate is seen not to.
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: elver_testkit::Counting = elver_testkit::Counting;
 
 /// Descriptors of a node and a few sessions.
 const DESCRIPTORS_MIN: u64 = 64;
@@ -177,24 +183,14 @@ fn watchdog(config: &Config) -> std::io::Result<Watchdog> {
             tell_supervisor(NotifyState::Watchdog);
         }
     };
-    let (tell, words) = sync_channel::<String>(1);
-    let (told, is_told) = sync_channel(1);
-    // There already, since what keeps the engine may keep the system from making one.
-    std::thread::Builder::new().name("elver-last-words".into()).spawn(move || {
-        for text in words {
-            // Whoever started the daemon may have closed it, or may not read it: nobody waits for that.
-            let _ = writeln!(std::io::stderr(), "elverd: {text}");
-            let _ = told.try_send(());
-        }
-    })?;
-    let hung = move |place: &str| {
-        let fate = if aborts { "; ending" } else { "" };
-        let text =
-            format!("the engine has made no round for {hang_ms} ms{fate}. It stands at: {place}");
-        // Of what nobody reads the next is not told.
-        let _ = tell.try_send(text);
+    let last = LastWords::start()?;
+    let (fate, wait) = if aborts { ("; ending", LAST_WORDS_MAX) } else { ("", Duration::ZERO) };
+    let hung = move |place: &Words| {
+        let words = Words::of(format_args!(
+            "the engine has made no round for {hang_ms} ms{fate}. It stands at: {place}"
+        ));
+        last.say(words, wait);
         if aborts {
-            let _ = is_told.recv_timeout(LAST_WORDS_MAX);
             std::process::abort();
         }
     };

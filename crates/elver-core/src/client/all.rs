@@ -10,7 +10,8 @@ use crate::slots::{SLOTS_MAX, Slots};
 /// All clients, and what they have between them.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    pub(crate) open: Slots<ClientId, Client>,
+    /// Also those that are closed, until nothing of theirs is left.
+    pub(crate) all: Slots<ClientId, Client>,
     /// Where VQPs are bound.
     pub(crate) ports: Ports,
     /// VQPs that messages to bound ones made.
@@ -22,7 +23,7 @@ pub(crate) struct Clients {
 impl Clients {
     pub(crate) fn new() -> Clients {
         Clients {
-            open: Slots::new(SLOTS_MAX),
+            all: Slots::new(SLOTS_MAX),
             ports: Ports::default(),
             accepts: Accepts::default(),
             told: Told::default(),

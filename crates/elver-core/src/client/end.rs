@@ -25,7 +25,7 @@ impl<D: Device> Core<D> {
         if let Some(port) = vqp.bound {
             self.clients.ports.release(port.get());
         }
-        if let Some(client) = self.clients.open.get_mut(vqp.client) {
+        if let Some(client) = self.clients.all.get_mut(vqp.client) {
             let at = vqp.client_at as usize;
             client.vqps.swap_remove(at);
             client.zombies += 1;
@@ -62,7 +62,7 @@ impl<D: Device> Core<D> {
         self.detach(id);
         self.messaging.credit_probes.forget(id, credit);
         self.vqps.remove(id);
-        if let Some(client) = self.clients.open.get_mut(client) {
+        if let Some(client) = self.clients.all.get_mut(client) {
             count_off!(client.zombies, 1);
         }
         self.clients.forget_client(client);
@@ -113,7 +113,7 @@ impl<D: Device> Core<D> {
             if let Some(entry) = self.peers.get_mut(key.1) {
                 count_off!(entry.accepted, 1);
             }
-            if let Some(client) = self.clients.open.get_mut(vqp.client) {
+            if let Some(client) = self.clients.all.get_mut(vqp.client) {
                 client.accepted.remove(key.1);
             }
         }

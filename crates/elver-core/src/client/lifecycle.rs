@@ -38,7 +38,7 @@ impl Clients {
     /// The accepted VQPs of a scope.
     fn accepted_in(&mut self, scope: Scope) -> Option<&mut Accepted> {
         match scope {
-            Scope::Client(client, peer) => self.open.get_mut(client)?.accepted.in_order(peer),
+            Scope::Client(client, peer) => self.all.get_mut(client)?.accepted.in_order(peer),
             Scope::Node => Some(self.accepts.in_order()),
         }
     }
@@ -52,8 +52,8 @@ impl<D: Device> Core<D> {
     /// [`CoreError::Limit`] if the node has as many clients as it may.
     #[inline(never)]
     pub fn client_open(&mut self, limits: ClientLimits) -> Result<ClientId, CoreError> {
-        let limit = u64::from(self.clients.open.limit());
-        let id = self.clients.open.insert(&mut self.rng, |_| Client::new(limits));
+        let limit = u64::from(self.clients.all.limit());
+        let id = self.clients.all.insert(&mut self.rng, |_| Client::new(limits));
         let full = CoreError::Limit { what: "clients", limit, setting: "clients" };
         id.ok_or(full)
     }
@@ -81,7 +81,7 @@ impl<D: Device> Core<D> {
 
     /// Whether nothing of a closed client is left.
     pub fn client_is_gone(&self, client: ClientId) -> bool {
-        self.clients.open.get(client).is_none()
+        self.clients.all.get(client).is_none()
     }
 
     /// Creates a VQP (Algorithm 1, `vqp_create`). If the client has as many as it may, one that a

@@ -10,17 +10,17 @@ use crate::{ClientId, Core, CoreError, VqpId};
 impl Clients {
     /// A client that is not closed.
     pub(crate) fn open_client(&mut self, client: ClientId) -> Result<&mut Client, CoreError> {
-        let entry = self.open.get_mut(client).filter(|entry| !entry.closed);
+        let entry = self.all.get_mut(client).filter(|entry| !entry.closed);
         entry.ok_or(CoreError::NoSuchClient(client))
     }
 
     /// Lets go of a closed client of which nothing is left.
     pub(crate) fn forget_client(&mut self, id: ClientId) {
         // It may have gone with its last region.
-        let Some(client) = self.open.get(id) else { return };
+        let Some(client) = self.all.get(id) else { return };
         let has_gone = client.vqps.is_empty() && client.zombies == 0 && client.mrs == 0;
         if client.closed && has_gone {
-            self.open.remove(id);
+            self.all.remove(id);
         }
     }
 }

@@ -37,12 +37,12 @@ impl<D: Device> Core<D> {
 
     /// VQPs of a client, those included that messages made, without those that it is done with.
     pub fn vqps_of(&self, client: ClientId) -> u32 {
-        self.clients.open.get(client).map_or(0, |client| client.vqps.len() as u32)
+        self.clients.all.get(client).map_or(0, |client| client.vqps.len() as u32)
     }
 
     /// VQPs that their clients are done with, and that stay until nothing of theirs is on its way.
     pub fn vqps_going(&self) -> u32 {
-        self.clients.open.iter().map(|(_, client)| client.zombies).sum()
+        self.clients.all.iter().map(|(_, client)| client.zombies).sum()
     }
 
     /// All peers that are remembered.
@@ -65,7 +65,7 @@ impl<D: Device> Core<D> {
     #[inline(never)]
     pub fn stats(&self) -> Stats {
         Stats {
-            clients: u64::from(self.clients.open.len()),
+            clients: u64::from(self.clients.all.len()),
             vqps: u64::from(self.vqps.len()),
             mrs: self.regions.local.iter().count() as u64,
             peers: u64::from(self.peers.slots.len()),

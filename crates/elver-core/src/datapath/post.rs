@@ -36,7 +36,7 @@ impl<D: Device> Core<D> {
         if !matches!(entry.phase, Phase::Connecting | Phase::Connected | Phase::Moving) {
             return Err((0, refusal(entry)));
         }
-        let Some(owner) = self.clients.open.get_mut(client) else {
+        let Some(owner) = self.clients.all.get_mut(client) else {
             bug!("a VQP has no client");
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };
@@ -138,7 +138,7 @@ impl<D: Device> Core<D> {
         let found = self.vqps.get_mut(vqp);
         let entry = found.filter(|entry| entry.is_of(client));
         let entry = entry.filter(|entry| entry.phase != Phase::Idle).ok_or(status)?;
-        let owner = self.clients.open.get_mut(client).ok_or(status)?;
+        let owner = self.clients.all.get_mut(client).ok_or(status)?;
         let is_first = !entry.phase.is_over() && entry.fault.is_none();
         // It may be refused for want of room, and its completion takes some too: as much as others.
         if entry.sq.room() == 0 || owner.pending >= owner.limits.completions.saturating_mul(2) {
@@ -199,7 +199,7 @@ impl<D: Device> Core<D> {
         if entry.phase.is_over() {
             return Err((0, refusal(entry)));
         }
-        let Some(owner) = self.clients.open.get_mut(client) else {
+        let Some(owner) = self.clients.all.get_mut(client) else {
             bug!("a VQP has no client");
             return Err((0, PostError::InvalidHandle { kind: ObjectKind::Qp, handle: vqp.0 }));
         };

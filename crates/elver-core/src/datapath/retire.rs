@@ -24,7 +24,7 @@ impl<D: Device> Core<D> {
     pub(crate) fn retire_run(&mut self, id: VqpId, count: u32, now: Time) {
         let Core {
             vqps,
-            clients: Clients { open: clients, told, .. },
+            clients: Clients { all: clients, told, .. },
             regions: Regions { local: mrs, .. },
             ..
         } = self;
@@ -52,7 +52,7 @@ impl<D: Device> Core<D> {
     fn retire_plain(&mut self, id: VqpId, now: Time) -> bool {
         let Core {
             vqps,
-            clients: Clients { open: clients, told, .. },
+            clients: Clients { all: clients, told, .. },
             regions: Regions { local: mrs, .. },
             ..
         } = self;
@@ -100,7 +100,7 @@ impl<D: Device> Core<D> {
             vqps,
             pool,
             device,
-            clients: Clients { open: clients, told, .. },
+            clients: Clients { all: clients, told, .. },
             regions: Regions { local: mrs, .. },
             ..
         } = self;
@@ -163,7 +163,7 @@ impl<D: Device> Core<D> {
 
     /// Ends the receives of a VQP in its error state.
     fn flush_receives(&mut self, id: VqpId) {
-        let Core { vqps, clients: Clients { open: clients, told, .. }, .. } = self;
+        let Core { vqps, clients: Clients { all: clients, told, .. }, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP that is gone is flushed") };
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         while vqp.rq.head != vqp.rq.tail {

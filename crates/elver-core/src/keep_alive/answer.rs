@@ -22,7 +22,7 @@ impl<D: Device> Core<D> {
     /// Whether this node turns by itself. One that turns only when its owner calls it may be silent for
     /// long, and tells its peers so: none of them takes it for dead. It does, unless this says otherwise.
     pub fn turns_by_itself(&mut self, turns: bool) {
-        self.keep_alive.turns = turns;
+        self.keep_alive.drives_itself = turns;
     }
 
     /// A node asks whether this one is there. Who knows the Q_Key to ask is answered, known or not: with as
@@ -35,8 +35,10 @@ impl<D: Device> Core<D> {
         ports: PortsAsked,
     ) {
         self.stats.peers_assured += 1;
-        let answer =
-            Answer::Alive { turns: self.keep_alive.turns, bound: self.clients.bindings(ports) };
+        let answer = Answer::Alive {
+            turns: self.keep_alive.drives_itself,
+            bound: self.clients.bindings(ports),
+        };
         self.links.control.answer_once(ControlAddr { gid, qpn, qkey }, id, answer);
     }
 

@@ -226,7 +226,7 @@ impl<D: Device> Core<D> {
             return self.regions.local.close_at(slot, now.saturating_add_ns(RELEASE_AGAIN_NS));
         }
         self.regions.local.remove(slot);
-        if let Some(client) = self.clients.open.get_mut(owner) {
+        if let Some(client) = self.clients.all.get_mut(owner) {
             count_off!(client.mrs, 1);
         }
         if let Some(token) = closing.token {

@@ -23,7 +23,7 @@ impl<D: Device> Core<D> {
         let Core {
             vqps,
             pool,
-            clients: Clients { open: clients, told, .. },
+            clients: Clients { all: clients, told, .. },
             regions: Regions { local: mrs, .. },
             ..
         } = self;

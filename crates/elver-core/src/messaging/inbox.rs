@@ -246,7 +246,7 @@ impl<D: Device> Core<D> {
         let vqps = &self.vqps;
         let is_there = |id| vqps.get(id).is_some_and(|vqp| vqp.accepted.is_some());
         self.clients.accepts.push(source, is_there);
-        if let Some(client) = self.clients.open.get_mut(client) {
+        if let Some(client) = self.clients.all.get_mut(client) {
             client.accepted.push(source, peer, is_there);
         }
         if let Some(entry) = self.peers.get_mut(peer) {

@@ -45,7 +45,7 @@ impl<D: Device> Core<D> {
             Body::Held(_) => return Err(Refusal::Overrun),
         };
         let vqp = self.vqps.get_mut(target).ok_or(Refusal::Gone)?;
-        let account = self.clients.open.get(vqp.client).map_or(0, |client| client.limits.account);
+        let account = self.clients.all.get(vqp.client).map_or(0, |client| client.limits.account);
         let backlog =
             vqp.backlog.get_or_insert_with(|| Box::new(Backlog { account, ..Backlog::default() }));
         let account = backlog.account;
@@ -147,7 +147,7 @@ impl<D: Device> Core<D> {
         status: WcStatus,
         opcode: WcOpcode,
     ) {
-        let Core { vqps, clients: Clients { open: clients, told, .. }, .. } = self;
+        let Core { vqps, clients: Clients { all: clients, told, .. }, .. } = self;
         let Some(vqp) = vqps.get_mut(id) else { return bug!("a VQP whose receive ends is gone") };
         let Some(client) = clients.get_mut(vqp.client) else { return bug!("a VQP has no client") };
         vqp.end_receive(seq, RecvOutcome::of(incoming, status, opcode), client, told);

@@ -116,10 +116,18 @@ fn serve(
 /// What was asked for: a line.
 fn read_request(mut stream: &UnixStream) -> io::Result<CaptureOptions> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(ASKER_WAIT))?;
+    let limit = Instant::now() + ASKER_WAIT;
     let mut request = Vec::new();
     let mut byte = [0];
-    while stream.read(&mut byte)? == 1 && byte != [b'\n'] {
+    loop {
+        let left = limit.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        if stream.read(&mut byte)? == 0 || byte == [b'\n'] {
+            break;
+        }
         request.push(byte[0]);
         if request.len() > REQUEST_BYTES_MAX {
             return Err(io::ErrorKind::InvalidData.into());

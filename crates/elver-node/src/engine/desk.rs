@@ -65,9 +65,6 @@ pub(super) struct Who {
     serial: u32,
 }
 
-/// Why a session gets nothing more.
-pub(super) const PARTED: &str = "the session has said goodbye already";
-
 impl Who {
     fn of(peer: Peer, customer: Customer, slot: u32, serial: u32) -> Who {
         let (Peer { pid, uid, gid }, Customer { account, is_trusted }) = (peer, customer);
@@ -159,7 +156,7 @@ impl<'a> Desk<'a> {
             | Command::Disown { .. }
             | Command::PrepareUnassigned { .. }
             | Command::Assign { .. }
-            | Command::Reach { .. } => Err(Refused::new(RefusalCode::State, PARTED)),
+            | Command::Reach { .. } => Err(Refused::parted()),
         }
     }
 

@@ -4,7 +4,7 @@ use elver_portal::Violation;
 use elver_verbs::Time;
 
 use super::Engine;
-use super::sessions::End;
+use super::sessions::ends::End;
 
 impl Engine {
     /// Ends a session that broke a rule.
@@ -35,7 +35,7 @@ impl Engine {
         if let Some(client) = self.sessions.end(slot, how, &mut self.counters, now) {
             self.core.client_close(client, now);
         }
-        self.sessions.quotas.give_back(account, self.maker.forget(token, account));
+        self.sessions.quotas.give_back(account, self.maker.forget(token, account).usage);
         self.sets.ended(token, heir, &mut self.sessions, &mut self.core, now);
     }
 }

@@ -10,6 +10,8 @@ mod files;
 mod leaving;
 mod making;
 mod plan;
+pub(super) mod preparing;
+mod taking;
 #[cfg(test)]
 mod tests;
 
@@ -18,30 +20,20 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use elver_core::{ClientId, Core};
-use elver_portal::{
-    ARENA_BYTES, Answer, Command, HeirsLayout, NodeEnd, NodeRecords, RefusalCode,
-    VQPS_PER_HEIR_MAX, Via, VqpOptions,
-};
+use elver_portal::{HeirsLayout, NodeEnd, NodeRecords, Via};
 use elver_soft::SoftDevice;
-use elver_verbs::{AccessFlags, Gid, Time};
+use elver_verbs::{AccessFlags, Time};
 use rustc_hash::FxHashMap;
 use rustix::process::Pid;
 
 use self::leaving::Leaving;
-use self::plan::{Assignments, Planned, Target};
+use self::plan::{Assignments, Planned};
 use super::account::{Account, Customer};
-use super::maker::Maker;
-use super::orders::{Place, SetFile};
-use super::quota::{Quotas, Usage};
+use super::orders::Place;
+use super::quota::Usage;
 use super::room::Backing;
 use super::session::Open;
 use super::sessions::Sessions;
-use super::translate::Refused;
-
-/// Heirs of a set.
-const HEIRS_MAX: u32 = 65_536;
-/// Sets of a session: each has a descriptor of the node's.
-const SETS_MAX: usize = 64;
 
 /// All sets.
 #[derive(Default)]
@@ -204,45 +196,6 @@ struct Ready {
     vqps: Vec<(u32, Option<Via>)>,
 }
 
-/// A command about sets.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum SetOrder {
-    Prepare { heirs: u32, vqps: u32, mr: (u64, AccessFlags) },
-    Vqp { set: u32, to: Option<Target>, options: VqpOptions },
-    Assign { set: u32, heir: u32, at: u32, to: Option<Target> },
-    Seal { set: u32, addr: u64, must_connect: bool },
-    Disown { set: u32 },
-}
-
-impl SetOrder {
-    /// The command as an order, if it is one.
-    pub(super) fn of(command: &Command<'_>) -> Option<SetOrder> {
-        Some(match *command {
-            Command::Prepare { heirs, vqps, mr_len, access } => {
-                SetOrder::Prepare { heirs, vqps, mr: (mr_len, access) }
-            }
-            Command::PrepareVqp { set, gid, port, connect, options } => {
-                SetOrder::Vqp { set, to: Some(Target { gid, port, connect }), options }
-            }
-            Command::PrepareUnassigned { set, options } => SetOrder::Vqp { set, to: None, options },
-            Command::Assign { set, heir, at, gid, port, connect } => {
-                let to = (gid != Gid::default()).then_some(Target { gid, port, connect });
-                SetOrder::Assign { set, heir, at, to }
-            }
-            Command::Seal { set, addr, must_connect } => SetOrder::Seal { set, addr, must_connect },
-            Command::Disown { set } => SetOrder::Disown { set },
-            _ => return None,
-        })
-    }
-}
-
-/// What an order comes to.
-pub(super) enum Ordered {
-    Answer(Answer<'static>),
-    /// The answer comes when the file, or the heirs, are there.
-    Later,
-}
-
 impl Sets {
     /// Whether something is to be made, or waits for what a child left to go.
     pub(super) fn is_busy(&self) -> bool {
@@ -261,233 +214,6 @@ impl Sets {
     pub(super) fn free(&self) -> u64 {
         let heirs = self.all.values().flat_map(|set| &set.heirs);
         heirs.filter(|heir| matches!(heir.state, State::Free(_))).count() as u64
-    }
-
-    /// Does what a process asks about its sets.
-    pub(super) fn order(
-        &mut self,
-        order: SetOrder,
-        parent: Parent,
-        request: u32,
-        sessions: &mut Sessions,
-        (core, maker): (&mut Core<SoftDevice>, &Maker),
-        now: Time,
-    ) -> Result<Ordered, Refused> {
-        match order {
-            SetOrder::Prepare { heirs, vqps, mr } => {
-                let quotas = &mut sessions.quotas;
-                self.begin((parent, request), (heirs, vqps, mr), quotas, maker)
-            }
-            SetOrder::Vqp { set, to, options } => {
-                let class = sessions.quotas.class_of(
-                    parent.customer,
-                    (parent.uid, parent.gid),
-                    options.class,
-                )?;
-                let set = self.own(set, parent.token)?;
-                if set.sealed || set.plan.len() as u32 >= set.vqps {
-                    let text = format!("the set is sealed, or has its {} VQPs already", set.vqps);
-                    return Err(Refused::new(RefusalCode::State, text));
-                }
-                set.plan.push(Planned { to, options, class });
-                Ok(Ordered::Answer(Answer::Done))
-            }
-            SetOrder::Assign { set: number, heir, at, to } => {
-                let set = self.own(number, parent.token)?;
-                let is_open = set.plan.get(at as usize).is_some_and(|vqp| vqp.to.is_none());
-                let heir = set.heirs.get_mut(heir as usize).filter(|_| is_open);
-                let heir = heir.ok_or_else(|| {
-                    let text = format!(
-                        "set {number} has no such session yet, or VQP {at} of its {} was prepared with a destination",
-                        set.vqps
-                    );
-                    Refused::new(RefusalCode::State, text)
-                })?;
-                heir.assigned.set(at, to);
-                Ok(Ordered::Answer(Answer::Done))
-            }
-            SetOrder::Seal { set: number, addr, must_connect } => {
-                let set = self.own(number, parent.token)?;
-                let is_there = set.files.is_some();
-                if set.sealed || !is_there || set.plan.len() as u32 != set.vqps {
-                    let text = format!(
-                        "the set is sealed already, or not there, or {} of its {} VQPs were named",
-                        set.plan.len(),
-                        set.vqps
-                    );
-                    return Err(Refused::new(RefusalCode::State, text));
-                }
-                (set.sealed, set.sealing, set.addr) = (true, Some(request), addr);
-                set.must_connect = must_connect;
-                set.heirs = (0..set.layout.heirs).map(|_| Heir::paid()).collect();
-                let all = 0..set.layout.heirs;
-                self.vacant.extend(all.map(|heir| (number, heir)));
-                Ok(Ordered::Later)
-            }
-            SetOrder::Disown { set } => {
-                self.own(set, parent.token)?;
-                self.dissolve(set, sessions, core, now);
-                Ok(Ordered::Answer(Answer::Done))
-            }
-        }
-    }
-
-    /// Takes what the set needs off its user's quota, and has its file made.
-    fn begin(
-        &mut self,
-        (parent, request): (Parent, u32),
-        (heirs, vqps, mr): (u32, u32, (u64, AccessFlags)),
-        quotas: &mut Quotas,
-        maker: &Maker,
-    ) -> Result<Ordered, Refused> {
-        if heirs == 0 || heirs > HEIRS_MAX || vqps > VQPS_PER_HEIR_MAX || mr.0 > ARENA_BYTES {
-            let text = format!(
-                "{heirs} sessions with {vqps} VQPs and {} bytes each; there are 1 to {HEIRS_MAX}, with at \
-                 most {VQPS_PER_HEIR_MAX} VQPs and {ARENA_BYTES} bytes: a child allocates more itself",
-                mr.0
-            );
-            return Err(Refused::new(RefusalCode::OutOfRange, text));
-        }
-        if parent.pid.is_none() {
-            let text = "the process is none that the node can see, nor would its children be: it runs \
-                        in another PID namespace";
-            return Err(Refused::new(RefusalCode::Permission, text));
-        }
-        let own = self.all.values().filter(|set| set.parent.token == parent.token);
-        if own.count() >= SETS_MAX {
-            let text = format!(
-                "the session has {SETS_MAX} sets already; end some, or prepare more sessions in each"
-            );
-            return Err(Refused::new(RefusalCode::Limit, text));
-        }
-        let layout = HeirsLayout { heirs, vqps };
-        let (account, bytes) = (parent.customer.account, layout.bytes());
-        let held = (!quotas.is_exempt(account)).then(|| quotas.of(account).bytes);
-        let each = Usage::heir(vqps, mr.0 > 0);
-        let all = each.times(heirs).plus(Usage::file(bytes));
-        quotas.take(account, all)?;
-        while self.all.contains_key(&self.last) {
-            self.last = self.last.wrapping_add(1);
-        }
-        let number = self.last;
-        let token = parent.token;
-        let file = SetFile { set: number, token, request, account, bytes, held };
-        if let Err(error) = maker.make_file(file) {
-            quotas.give_back(account, all);
-            return Err(error.into());
-        }
-        self.last = self.last.wrapping_add(1);
-        let set = Set {
-            parent,
-            files: None,
-            layout,
-            vqps,
-            mr,
-            each,
-            addr: 0,
-            plan: Vec::new(),
-            sealing: None,
-            sealed: false,
-            must_connect: true,
-            heirs: Vec::new(),
-        };
-        self.all.insert(number, set);
-        Ok(Ordered::Later)
-    }
-
-    /// A set of the process that asks.
-    fn own(&mut self, set: u32, token: u64) -> Result<&mut Set, Refused> {
-        let own = self.all.get_mut(&set).filter(|set| set.parent.token == token);
-        own.ok_or_else(|| {
-            let text = format!("this session has prepared no set of number {set}");
-            Refused::new(RefusalCode::State, text)
-        })
-    }
-
-    /// Gives a child the heir that it wants. Its session is begun with what this returns.
-    pub(super) fn inherit(
-        &mut self,
-        number: u32,
-        wanted: Option<u32>,
-        child: Option<Child>,
-    ) -> Result<(Child, Open), Refused> {
-        let unseen = || {
-            let text = "a session goes to a child of the process that prepared it, and the node does not see whose \
-                        child this one is: it runs in another PID namespace, or that process has ended";
-            Refused::new(RefusalCode::Permission, text)
-        };
-        let given = child
-            .ok_or_else(unseen)
-            .and_then(|child| Ok((child, self.give(number, wanted, child)?)));
-        match given {
-            Ok(_) => self.counts.inherited += 1,
-            Err(_) => self.counts.refused += 1,
-        }
-        given
-    }
-
-    fn give(&mut self, number: u32, wanted: Option<u32>, child: Child) -> Result<Open, Refused> {
-        let refuse = |text: String| Refused::new(RefusalCode::Permission, text);
-        let Child { pid, parent, uid, customer } = child;
-        let unknown = || {
-            refuse(format!(
-                "no set of number {number} is process {parent}'s, whose child {pid} is; a session goes to \
-                 a child of the process that prepared it, not to a child's child, and not once that \
-                 process has ended or the node was started anew"
-            ))
-        };
-        let set = self.all.get_mut(&number).ok_or_else(unknown)?;
-        if Some(parent) != set.parent.pid {
-            return Err(unknown());
-        }
-        if uid != set.parent.uid || customer != set.parent.customer {
-            return Err(refuse(format!(
-                "process {pid} is user {uid}'s, and the session was prepared by one of user {}'s; take it \
-                 over before changing the user, the namespaces or the capabilities",
-                set.parent.uid
-            )));
-        }
-        let has = |heir: &Heir| matches!(heir.state, State::Taken(by) if by == pid);
-        if let Some(at) = set.heirs.iter().position(has) {
-            return Err(refuse(format!("process {pid} has session {at} of the set already")));
-        }
-        let at = match wanted {
-            Some(at) => set.heirs.get(at as usize).map(|_| at),
-            None => {
-                let is_free = |heir: &Heir| matches!(heir.state, State::Free(_));
-                set.heirs.iter().position(is_free).map(|at| at as u32)
-            }
-        };
-        let none = |text: String| Refused::new(RefusalCode::Busy, text);
-        let at = at.ok_or_else(|| match wanted {
-            Some(at) => none(format!("there is no session {at}: the set has {}", set.layout.heirs)),
-            None => none(format!(
-                "all {} sessions of the set are taken, or being made",
-                set.layout.heirs
-            )),
-        })?;
-        let heir = &mut set.heirs[at as usize];
-        match std::mem::take(&mut heir.state) {
-            State::Free(ready) => {
-                heir.state = State::Taken(pid);
-                self.clients.remove(&ready.open.client);
-                let mut open = ready.open;
-                open.heir = Some((number, at));
-                Ok(open)
-            }
-            other => {
-                heir.state = other;
-                Err(none(format!("session {at} of the set is taken, or being made")))
-            }
-        }
-    }
-
-    /// A child's session has begun: its record says so.
-    pub(super) fn begun(&mut self, (number, at): (u32, u32), pid: Pid) {
-        let heir = self.all.get_mut(&number).and_then(|set| set.heirs.get_mut(at as usize));
-        if let Some(place) = heir.and_then(|heir| heir.place.as_ref()) {
-            place.heir.taken(pid.as_raw_pid());
-        }
     }
 
     /// A session has ended, perhaps before its process. If it was an heir, another is made when nothing is left of it; if

@@ -1,5 +1,5 @@
 //! What the maker's thread is to do: what is given back comes first, since it makes room; then what was ordered, an account
-//! after the other, and of each in order.
+//! after the other, of each in order, and of what is large some at a turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use elver_soft::SoftMemory;
 
 use super::account::Account;
-use super::orders::{Cleared, Order, SetFile};
+use super::orders::{Cleared, Job};
+use super::pieces::Begun;
 use super::quota::Usage;
 
 /// Pieces and files that may wait to be made; of these one account has half of what others leave. What is to be given back
@@ -15,39 +16,30 @@ use super::quota::Usage;
 /// had at once.
 const MAKING_MAX: usize = 64;
 
-/// What was ordered.
-pub(super) enum Job {
-    Make(Order),
-    File(SetFile),
+/// What is not made, since nobody wants it any more.
+#[derive(Default)]
+pub(super) struct Forgotten {
+    /// What counts no more.
+    pub(super) usage: Usage,
+    /// The requests by which files were ordered.
+    pub(super) files: Vec<u32>,
 }
 
-impl Job {
-    fn account(&self) -> Account {
-        match self {
-            Job::Make(Order { account, .. }) | Job::File(SetFile { account, .. }) => *account,
-        }
-    }
-
-    /// The session that has ordered it.
-    fn token(&self) -> u64 {
-        match self {
-            Job::Make(order) => order.token(),
-            Job::File(file) => file.token,
-        }
-    }
-
-    fn usage(&self) -> Usage {
-        match self {
-            Job::Make(order) => order.usage(),
-            Job::File(file) => Usage::file(file.bytes),
-        }
-    }
-}
-
-/// What is done next.
+/// What is done next. Of what is begun, gone on with or given up it is told how that went.
 pub(super) enum Work {
     Discard(SoftMemory, Cleared),
-    Make(Job),
+    Begin(Job),
+    GoOn(Begun),
+    GiveUp(Begun),
+}
+
+/// What an account has that is being made.
+struct Doing {
+    /// The session that has ordered it.
+    token: u64,
+    is_forgotten: bool,
+    /// None while it has its turn.
+    begun: Option<Begun>,
 }
 
 /// What waits, between who orders and who makes.
@@ -61,10 +53,11 @@ pub(super) struct Jobs {
 struct Waiting {
     discards: VecDeque<(SoftMemory, Cleared)>,
     of: HashMap<Account, VecDeque<Job>>,
-    /// Accounts that have some, in turn.
-    turns: VecDeque<Account>,
-    /// How many there are in all.
+    /// How many these are in all.
     all: usize,
+    doing: HashMap<Account, Doing>,
+    /// Accounts that have something to be made, in turn; but not the one whose turn it is.
+    turns: VecDeque<Account>,
     is_closed: bool,
 }
 
@@ -81,8 +74,8 @@ impl Jobs {
         self.bell.notify_one();
     }
 
-    /// Takes all back that a session has ordered; what counts no more.
-    pub(super) fn forget(&self, token: u64, account: Account) -> Usage {
+    /// Takes all back that a session has ordered.
+    pub(super) fn forget(&self, token: u64, account: Account) -> Forgotten {
         self.waiting().forget(token, account)
     }
 
@@ -100,18 +93,31 @@ impl Jobs {
         }
     }
 
-    /// There will be no more. What is not begun is made for nobody; what is to be discarded still is.
+    /// What was begun, or gone on with, has more turns to come.
+    pub(super) fn goes_on(&self, begun: Begun) {
+        self.waiting().goes_on(begun);
+    }
+
+    /// An account's is made, or is not.
+    pub(super) fn ended(&self, account: Account) {
+        self.waiting().ended(account);
+    }
+
+    /// There will be no more. Nothing is made for nobody; what is to be discarded still is.
     pub(super) fn close(&self) {
         let mut waiting = self.waiting();
         waiting.is_closed = true;
         waiting.of.clear();
-        waiting.turns.clear();
         waiting.all = 0;
+        waiting.turns.clear();
+        let doing = std::mem::take(&mut waiting.doing);
         drop(waiting);
+        // It takes as long as it is large.
+        drop(doing);
         self.bell.notify_one();
     }
 
-    /// How many are to be made.
+    /// How many are to be made of which nothing is there.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.waiting().all
@@ -131,7 +137,7 @@ impl Waiting {
         if 2 * (own + 1) > MAKING_MAX.saturating_sub(others) {
             return false;
         }
-        if own == 0 {
+        if own == 0 && !self.doing.contains_key(&account) {
             self.turns.push_back(account);
         }
         self.of.entry(account).or_default().push_back(job);
@@ -144,40 +150,73 @@ impl Waiting {
             return Some(Work::Discard(memory, cleared));
         }
         let account = self.turns.pop_front()?;
+        if let Some(doing) = self.doing.get_mut(&account) {
+            let begun = doing.begun.take()?;
+            return Some(if doing.is_forgotten { Work::GiveUp(begun) } else { Work::GoOn(begun) });
+        }
         let own = self.of.get_mut(&account)?;
         let job = own.pop_front()?;
         self.all -= 1;
         if own.is_empty() {
             self.of.remove(&account);
-        } else {
-            self.turns.push_back(account);
         }
-        Some(Work::Make(job))
+        let doing = Doing { token: job.token(), is_forgotten: false, begun: None };
+        self.doing.insert(account, doing);
+        Some(Work::Begin(job))
     }
 
-    fn forget(&mut self, token: u64, account: Account) -> Usage {
-        let Some(own) = self.of.get_mut(&account) else { return Usage::NONE };
-        let mut usage = Usage::NONE;
+    fn goes_on(&mut self, begun: Begun) {
+        let account = begun.account();
+        // Without an entry there will be no more.
+        if let Some(doing) = self.doing.get_mut(&account) {
+            doing.begun = Some(begun);
+            self.turns.push_back(account);
+        }
+    }
+
+    fn ended(&mut self, account: Account) {
+        self.doing.remove(&account);
+        if self.of.contains_key(&account) {
+            self.turns.push_back(account);
+        }
+    }
+
+    fn forget(&mut self, token: u64, account: Account) -> Forgotten {
+        let mut forgotten = Forgotten::default();
+        if let Some(doing) = self.doing.get_mut(&account) {
+            doing.is_forgotten |= doing.token == token;
+        }
+        let Some(own) = self.of.get_mut(&account) else { return forgotten };
         let before = own.len();
         own.retain(|job| {
             let stays = job.token() != token;
             if !stays {
-                usage = usage.plus(job.usage());
+                forgotten.add(job);
             }
             stays
         });
         self.all -= before - own.len();
         if own.is_empty() {
             self.of.remove(&account);
-            self.turns.retain(|other| *other != account);
+            let doing = &self.doing;
+            self.turns.retain(|other| *other != account || doing.contains_key(other));
         }
-        usage
+        forgotten
+    }
+}
+
+impl Forgotten {
+    fn add(&mut self, job: &Job) {
+        self.usage = self.usage.plus(job.usage());
+        if let Job::File(file) = job {
+            self.files.push(file.request);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::orders::Awaiting;
+    use super::super::orders::{Awaiting, SetFile};
     use super::*;
 
     fn account(uid: u32) -> Account {
@@ -192,11 +231,15 @@ mod tests {
 
     /// What is done, until nothing is left: bytes, and 0 for what is given back.
     fn done(waiting: &mut Waiting) -> Vec<u64> {
-        let bytes = |work| match work {
-            Work::Make(job) => job.usage().bytes,
-            Work::Discard(..) => 0,
+        let next = || match waiting.next()? {
+            Work::Begin(job) => {
+                waiting.ended(job.account());
+                Some(job.usage().bytes)
+            }
+            Work::Discard(..) => Some(0),
+            Work::GoOn(_) | Work::GiveUp(_) => panic!("none needs another turn"),
         };
-        std::iter::from_fn(|| waiting.next().map(bytes)).collect()
+        std::iter::from_fn(next).collect()
     }
 
     #[test]
@@ -215,11 +258,28 @@ mod tests {
         assert_eq!([1, 2, 3].map(|uid| has(&mut waiting, uid)), [32, 16, 8]);
         assert!(!waiting.add(job(1, 0, 1)));
         for _ in 0..48 {
-            assert!(waiting.next().is_some());
+            let Some(Work::Begin(job)) = waiting.next() else { panic!("nothing is begun") };
+            waiting.ended(job.account());
         }
         assert!(waiting.add(job(2, 0, 1)) && waiting.add(job(1, 0, 1)));
         assert_eq!(done(&mut waiting).len(), 10);
         assert!(waiting.all == 0 && waiting.of.is_empty() && waiting.turns.is_empty());
+    }
+
+    /// What it orders while one of its pieces is made comes behind that, and it has one place among the others.
+    #[test]
+    fn an_account_whose_turn_it_is_has_one_turn() {
+        let mut waiting = Waiting::default();
+        assert!(waiting.add(job(1, 7, 11)) && waiting.add(job(2, 0, 21)));
+        let Some(Work::Begin(begun)) = waiting.next() else { panic!("nothing is begun") };
+        assert!(waiting.add(job(1, 7, 12)) && waiting.add(job(1, 8, 13)));
+        assert_eq!(waiting.turns, [account(2)]);
+        // Neither does it lose its place while it has something else.
+        assert_eq!(waiting.forget(7, account(1)).files.len(), 1);
+        waiting.ended(begun.account());
+        assert_eq!(waiting.turns, [account(2), account(1)]);
+        assert_eq!(done(&mut waiting), [21, 13]);
+        assert!(waiting.doing.is_empty() && waiting.of.is_empty() && waiting.turns.is_empty());
     }
 
     /// They were made in the order in which they came, and memory was given back behind all of them.
@@ -243,9 +303,9 @@ mod tests {
             assert!(waiting.add(job(uid, token, bytes)));
         }
         let both = Usage::file(11).plus(Usage::file(13));
-        assert_eq!(waiting.forget(7, account(1)), both);
-        assert_eq!(waiting.forget(7, account(1)), Usage::NONE);
-        assert_eq!(waiting.forget(9, account(2)), Usage::file(21));
+        assert_eq!(waiting.forget(7, account(1)).usage, both);
+        assert_eq!(waiting.forget(7, account(1)).usage, Usage::NONE);
+        assert_eq!(waiting.forget(9, account(2)).usage, Usage::file(21));
         assert_eq!((waiting.all, waiting.turns.len()), (1, 1));
         assert_eq!(done(&mut waiting), [12]);
     }

@@ -1,25 +1,22 @@
 //! Memory for clients. Small pieces are made at once; a large one takes the kernel long to clear, so that a thread of
-//! its own makes it, in steps between which others of this process map something, and accounts in turn
-//! ([`super::jobs`]). What a process has been handed a thread of its account gives back ([`Asides`]): it can keep whoever
+//! its own makes it, some at a time ([`super::pieces`]), and accounts in turn ([`super::jobs`]). What a process has been handed a thread of its account gives back ([`Asides`]): it can keep whoever
 //! does that waiting.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use elver_portal::memfd::{self, HUGE_PAGE, Pages};
 use elver_soft::SoftMemory;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::account::Account;
 use super::asides::Asides;
-use super::jobs::{Job, Jobs, Work};
+use super::jobs::{Forgotten, Jobs, Work};
 use super::notice::{Notice, Outlet};
-use super::orders::{Cleared, Filed, Leavings, Made, Order, PAGE, Piece, SetFile};
-use super::quota::Usage;
-use super::room::{self, Backing};
+use super::orders::{Cleared, Job, Leavings, Made, Order, Piece, SetFile};
+use super::pieces::{Begun, Turn};
+use super::room::Backing;
 
 /// Pieces up to this are made by the engine itself.
 const AT_ONCE_BYTES: u64 = 256 * 1024;
@@ -112,9 +109,9 @@ impl Maker {
         Ok(())
     }
 
-    /// A session has ended, or said goodbye: what it has ordered is not made any more, and this is what counts no more. What is
-    /// being made comes all the same, and counts until then.
-    pub(super) fn forget(&self, token: u64, account: Account) -> Usage {
+    /// A session has ended, or said goodbye: what it has ordered is not made any more. What is being made comes all the same,
+    /// and counts until then.
+    pub(super) fn forget(&self, token: u64, account: Account) -> Forgotten {
         self.jobs.forget(token, account)
     }
 
@@ -141,54 +138,42 @@ impl Drop for Maker {
     }
 }
 
-impl Piece {
-    fn make(order: &Order) -> io::Result<Piece> {
-        if order.huge
-            && let Ok(piece) =
-                Piece::of(order.len, HUGE_PAGE, (Pages::Huge, order.near), order.held)
-        {
-            return Ok(piece);
+fn work(jobs: &Jobs, unplaced: &Unplaced, outlet: &Outlet) {
+    while let Some(work) = jobs.next() {
+        if let Some(notice) = turn(work, jobs, unplaced) {
+            // Without an engine nobody waits for it.
+            let _ = outlet.send(notice);
         }
-        Piece::of(order.len, PAGE, (Pages::Small, order.near), order.held)
-    }
-
-    fn of(
-        len: u64,
-        page: u64,
-        place: (Pages, Option<u16>),
-        held: Option<u64>,
-    ) -> io::Result<Piece> {
-        let bytes = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::InvalidInput)?;
-        let (file, is_near) = room::memfd_near("elver-mr", bytes, place, held)?;
-        // All of the file is mapped, so that all of it can be discarded.
-        let all = SoftMemory::map_file(file.as_fd(), bytes).map_err(io::Error::other)?;
-        let memory = all.part(0, len.max(1)).map_err(io::Error::other)?;
-        // While nobody else has it: who has can hold the lock that this takes.
-        memfd::close_to_others(file.as_fd())?;
-        Ok(Piece { file, memory, bytes, is_near })
     }
 }
 
-fn work(jobs: &Jobs, unplaced: &Unplaced, outlet: &Outlet) {
-    while let Some(work) = jobs.next() {
-        let notice = match work {
-            Work::Make(Job::Make(order)) => {
-                let result = Piece::make(&order).map(|piece| unplaced.look(piece));
-                Notice::Made(Made { order, result })
-            }
-            Work::Make(Job::File(order)) => {
-                let result = room::memfd("elver-heirs", order.bytes, Pages::Small, order.held);
-                Notice::Filed(Filed { order, result })
-            }
-            Work::Discard(memory, cleared) => {
-                memory.discard();
-                drop(memory);
-                Notice::Cleared(cleared)
-            }
-        };
-        // Without an engine nobody waits for it.
-        let _ = outlet.send(notice);
-    }
+/// Does what is to be done next; what the engine is told of it.
+fn turn(work: Work, jobs: &Jobs, unplaced: &Unplaced) -> Option<Notice> {
+    let (account, turn) = match work {
+        Work::Discard(memory, cleared) => {
+            memory.discard();
+            drop(memory);
+            return Some(Notice::Cleared(cleared));
+        }
+        Work::Begin(job) => (job.account(), Begun::begin(job)),
+        Work::GoOn(begun) => (begun.account(), begun.go_on()),
+        Work::GiveUp(begun) => (begun.account(), Turn::Last(begun.give_up())),
+    };
+    let notice = match turn {
+        Turn::Next(begun) => {
+            jobs.goes_on(begun);
+            return None;
+        }
+        Turn::Last(notice) => notice,
+    };
+    jobs.ended(account);
+    Some(match notice {
+        Notice::Made(Made { order, result }) => {
+            let result = result.map(|piece| unplaced.look(piece));
+            Notice::Made(Made { order, result })
+        }
+        other => other,
+    })
 }
 
 #[cfg(test)]
@@ -196,7 +181,9 @@ mod tests {
     use elver_portal::numa;
     use elver_verbs::AccessFlags;
 
-    use super::super::orders::Awaiting;
+    use super::super::orders::{Awaiting, Filed, PAGE};
+    use super::super::pieces::TURN_BYTES;
+    use super::super::quota::Usage;
     use super::*;
 
     const USER: Account = Account { uid: 1, space: 0, is_root: false };
@@ -205,13 +192,67 @@ mod tests {
         Cleared { account: USER, usage: Usage::NONE, awaited_by: Awaiting::Nobody }
     }
 
+    fn order(account: Account, len: u64) -> Order {
+        let (slot, serial, request, addr) = (0, 0, 0, 0);
+        let (access, huge, near, held) = (AccessFlags::empty(), false, None, None);
+        Order { slot, serial, request, account, len, addr, access, huge, near, held }
+    }
+
+    /// It waited until gigabytes were made for another.
     #[test]
-    fn more_memory_than_there_is_is_refused() {
-        for len in [room::room().unwrap() + (64 << 30), u64::MAX - 1, u64::MAX] {
-            assert!(Piece::of(len, PAGE, (Pages::Small, None), None).is_err());
+    fn who_wants_little_does_not_wait_for_who_wants_much() {
+        const LARGE: u64 = 4 * TURN_BYTES;
+        let (jobs, unplaced) = (Jobs::default(), Unplaced::default());
+        let other = Account { uid: 2, ..USER };
+        for (account, len) in [(USER, LARGE), (USER, LARGE + 1), (other, LARGE / 2)] {
+            assert!(jobs.add(Job::Make(order(account, len))));
         }
-        let piece = Piece::of(5_000, PAGE, (Pages::Small, None), None).unwrap();
-        assert_eq!((piece.bytes, elver_verbs::Memory::size(&piece.memory)), (8_192, 5_000));
+        let mut made = Vec::new();
+        let mut turns = 0;
+        while made.len() < 3 {
+            turns += 1;
+            match turn(jobs.next().unwrap(), &jobs, &unplaced) {
+                Some(Notice::Made(Made { order, result })) => {
+                    assert_eq!(elver_verbs::Memory::size(&result.unwrap().memory), order.len);
+                    made.push((turns, order.account.uid, order.len));
+                }
+                Some(_) => panic!("nothing else was ordered"),
+                None => {}
+            }
+        }
+        // Two turns each; then the first has all the others.
+        assert_eq!(made, [(4, 2, LARGE / 2), (6, 1, LARGE), (11, 1, LARGE + 1)]);
+    }
+
+    /// All of it was made, for nobody.
+    #[test]
+    fn what_is_being_made_is_given_up_when_its_session_goes() {
+        let (jobs, unplaced) = (Jobs::default(), Unplaced::default());
+        let file = SetFile {
+            set: 0,
+            token: 0,
+            request: 7,
+            account: USER,
+            bytes: 4 * TURN_BYTES,
+            held: None,
+        };
+        for job in [Job::Make(order(USER, 4 * TURN_BYTES)), Job::File(file)] {
+            assert!(jobs.add(job));
+            assert!(turn(jobs.next().unwrap(), &jobs, &unplaced).is_none());
+            assert_eq!(jobs.forget(1, USER).usage, Usage::NONE);
+            assert!(turn(jobs.next().unwrap(), &jobs, &unplaced).is_none(), "another's");
+            let forgotten = jobs.forget(0, USER);
+            assert!(forgotten.usage == Usage::NONE && forgotten.files.is_empty());
+            // It counts until it has gone, of which the engine hears so.
+            let failed = match turn(jobs.next().unwrap(), &jobs, &unplaced) {
+                Some(Notice::Made(Made { result, .. })) => result.is_err(),
+                Some(Notice::Filed(Filed { result, .. })) => result.is_err(),
+                _ => false,
+            };
+            assert!(failed);
+        }
+        jobs.close();
+        assert!(jobs.next().is_none());
     }
 
     /// When many waited, the engine gave the next back itself, gigabytes of it.
@@ -222,26 +263,13 @@ mod tests {
         let maker = Maker::start(outlet.clone()).unwrap();
         // The thread has something to tell, and nobody hears it.
         while outlet.try_send(Notice::Remove { gid: elver_verbs::Gid([0; 16]) }) {}
-        let order = Order {
-            slot: 0,
-            serial: 0,
-            request: 0,
-            account: USER,
-            len: BYTES,
-            addr: 0,
-            access: AccessFlags::empty(),
-            huge: false,
-            near: None,
-            held: None,
-        };
-        assert!(maker.make(order).unwrap().is_none());
+        assert!(maker.make(order(USER, BYTES)).unwrap().is_none());
         while maker.jobs.len() > 0 {
             std::thread::yield_now();
         }
         let mut files = Vec::new();
         for _ in 0..128 {
-            let Piece { file, memory, bytes, .. } =
-                Piece::of(BYTES, PAGE, (Pages::Small, None), None).unwrap();
+            let Piece { file, memory, bytes, .. } = Piece::make(&order(USER, BYTES)).unwrap();
             assert!(!maker.give_back(memory, bytes, cleared()));
             files.push(file);
         }
@@ -258,25 +286,13 @@ mod tests {
         let maker = Maker::start(outlet).unwrap();
         let mut files = Vec::new();
         for len in [1, 5_000, 65_537, AT_ONCE_BYTES] {
-            let order = Order {
-                slot: 0,
-                serial: 0,
-                request: 0,
-                account: USER,
-                len,
-                addr: 0,
-                access: AccessFlags::empty(),
-                huge: false,
-                near: None,
-                held: None,
-            };
+            let order = order(USER, len);
             let Piece { file, memory, bytes, .. } = maker.make(order).unwrap().unwrap();
             assert!(bytes <= order.bytes() && elver_verbs::Memory::size(&memory) == len);
             assert!(maker.give_back(memory, bytes, cleared()));
             files.push(file);
         }
-        let Piece { file, memory, bytes, .. } =
-            Piece::of(1 << 20, PAGE, (Pages::Small, None), None).unwrap();
+        let Piece { file, memory, bytes, .. } = Piece::make(&order(USER, 1 << 20)).unwrap();
         assert!(!maker.give_back(memory, bytes, cleared()));
         files.push(file);
         drop(inlet);
@@ -292,18 +308,7 @@ mod tests {
     fn memory_that_may_not_lie_where_it_is_to_is_made_and_counted() {
         let (outlet, mut inlet) = super::super::notice::channel().unwrap();
         let maker = Maker::start(outlet).unwrap();
-        let mut order = Order {
-            slot: 0,
-            serial: 0,
-            request: 0,
-            account: USER,
-            len: PAGE,
-            addr: 0,
-            access: AccessFlags::empty(),
-            huge: false,
-            near: None,
-            held: None,
-        };
+        let mut order = order(USER, PAGE);
         assert!(maker.make(order).unwrap().unwrap().is_near);
         assert_eq!(maker.unplaced(), 0);
         order.near = Some(numa::NODES_MAX - 1);

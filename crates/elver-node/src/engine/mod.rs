@@ -28,6 +28,7 @@ mod news;
 mod notice;
 mod orders;
 mod partings;
+mod pieces;
 mod quota;
 mod requests;
 mod room;
@@ -67,7 +68,8 @@ use self::maker::Maker;
 use self::membership::Membership;
 use self::notice::NOTICES_MAX;
 use self::quota::Usage;
-use self::sessions::{End, Sessions};
+use self::sessions::Sessions;
+use self::sessions::ends::End;
 use self::translate::Refused;
 use self::visits::Visits;
 use crate::NodeError;
@@ -493,9 +495,12 @@ impl Engine {
         let (core, directs) = (&self.core, &self.directs);
         self.sessions.quotas.tend(|client, vqp| core.is_going(client, vqp));
         let is_gone = |client| core.client_is_gone(client) && !directs.keeps(client);
-        self.sessions.clear_gone(is_gone, (&self.maker, !may_clear), now);
+        let Sessions { ghosts, quotas, .. } = &mut self.sessions;
+        ghosts.clear_gone(is_gone, (&self.maker, !may_clear), quotas, now);
         for slot in self.sessions.left(is_gone) {
-            self.sessions.say_goodbye(slot, &self.maker);
+            let result = self.sessions.say_goodbye(slot, &self.maker);
+            self.sessions.activate(slot, now);
+            self.settle(slot, result, now);
         }
         let asides = &self.maker.asides;
         asides.tend(now);

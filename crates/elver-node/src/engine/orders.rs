@@ -84,6 +84,35 @@ pub(crate) struct SetFile {
     pub(super) held: Option<u64>,
 }
 
+/// What is to be made.
+pub(super) enum Job {
+    Make(Order),
+    File(SetFile),
+}
+
+impl Job {
+    pub(super) fn account(&self) -> Account {
+        match self {
+            Job::Make(Order { account, .. }) | Job::File(SetFile { account, .. }) => *account,
+        }
+    }
+
+    /// The session that has ordered it.
+    pub(super) fn token(&self) -> u64 {
+        match self {
+            Job::Make(order) => order.token(),
+            Job::File(file) => file.token,
+        }
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        match self {
+            Job::Make(order) => order.usage(),
+            Job::File(file) => Usage::file(file.bytes),
+        }
+    }
+}
+
 /// A file that was made, or not.
 pub(crate) struct Filed {
     pub(super) order: SetFile,

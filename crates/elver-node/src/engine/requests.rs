@@ -8,9 +8,9 @@ use elver_soft::{SoftDevice, SoftMemory};
 use elver_verbs::{Time, Wc, WcOpcode, WcStatus};
 
 use super::Engine;
-use super::desk::{Desk, NotHanded, PARTED, Tools, hand_over};
+use super::desk::{Desk, NotHanded, Tools, hand_over};
 use super::directs::Whose;
-use super::heirs::{Ordered, SetOrder};
+use super::heirs::preparing::{Ordered, SetOrder};
 use super::looks::Look;
 use super::orders::{Awaiting, Cleared, Made, Piece};
 use super::quota::Usage;
@@ -44,7 +44,7 @@ fn refuse_all(
                 Some(Request::Sends { wrs, .. }) => *taken += wrs.len() as u32,
                 Some(Request::Command { request, .. } | Request::Unknown { request, .. }) => {
                     *taken += WRS_PER_COMMAND;
-                    let refused = Refused::new(RefusalCode::State, PARTED);
+                    let refused = Refused::parted();
                     open.reply(Owed::Refused { request, refused })?;
                 }
                 None => break,

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fs::read_to_string;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -41,6 +41,8 @@ static ROOM: LazyLock<Room> = LazyLock::new(Room::default);
 struct Room {
     /// Bytes that may be given before the next look.
     unlooked: AtomicU64,
+    /// Bytes that were given, of files that are being made, and that are still to be set aside.
+    coming: AtomicU64,
     /// What there was room for when somebody was refused: who asks for more than that soon after is refused without a
     /// look.
     refused_room: AtomicU64,
@@ -56,6 +58,7 @@ impl Default for Room {
     fn default() -> Room {
         Room {
             unlooked: AtomicU64::new(0),
+            coming: AtomicU64::new(0),
             refused_room: AtomicU64::new(0),
             refused_at: AtomicU64::new(0),
             is_tight: AtomicBool::new(false),
@@ -94,22 +97,85 @@ pub(super) fn memfd(
     pages: Pages,
     held: Option<u64>,
 ) -> io::Result<Backing> {
-    memfd_near(name, bytes, (pages, None), held).map(|(file, _)| file)
+    let mut growing = Growing::begin(name, bytes, (pages, None), held)?;
+    growing.go_on(bytes)?;
+    Ok(growing.end().0)
 }
 
-/// As [`memfd`], at a NUMA node, if one is wanted and the system takes that wish: also whether it does.
-pub(super) fn memfd_near(
-    name: &str,
-    bytes: u64,
-    (pages, near): (Pages, Option<u16>),
-    held: Option<u64>,
-) -> io::Result<(Backing, bool)> {
-    if pages == Pages::Small {
-        ROOM.take(bytes, held, now(), room)?;
+/// A file in memory that is being made: there is room for all of it, and it is set aside piece by piece.
+#[derive(Debug)]
+pub(super) struct Growing {
+    file: memfd::Making,
+    /// Bytes that take room.
+    counted: u64,
+    coming: Coming<'static>,
+}
+
+impl Growing {
+    /// As [`memfd`], at a NUMA node, if one is wanted and the system takes that wish. Nothing of it is there.
+    pub(super) fn begin(
+        name: &str,
+        bytes: u64,
+        (pages, near): (Pages, Option<u16>),
+        held: Option<u64>,
+    ) -> io::Result<Growing> {
+        let counted = if pages == Pages::Small { bytes } else { 0 };
+        if pages == Pages::Small {
+            ROOM.take(bytes, held, now(), room)?;
+        }
+        let coming = Coming::new(&ROOM, counted);
+        Ok(Growing { file: memfd::Making::begin(name, bytes, pages, near)?, counted, coming })
     }
-    let (file, is_near): (OwnedFd, bool) = memfd::create_near(name, bytes, pages, near)?;
-    let counted = if pages == Pages::Small { bytes } else { 0 };
-    Ok((Backing(Arc::new(Shelved::new(file, counted))), is_near))
+
+    /// Sets so many bytes more aside; how many of all are there by then.
+    pub(super) fn go_on(&mut self, bytes: u64) -> io::Result<u64> {
+        let done = self.file.go_on(bytes)?;
+        self.coming.becomes(self.counted.saturating_sub(done));
+        Ok(done)
+    }
+
+    /// Bytes that are there.
+    pub(super) fn done(&self) -> u64 {
+        self.file.done()
+    }
+
+    /// The file, and whether the system took the wish where it is to lie.
+    pub(super) fn end(self) -> (Backing, bool) {
+        let (file, is_near) = self.file.end();
+        (Backing(Arc::new(Shelved::new(file, self.counted))), is_near)
+    }
+}
+
+impl AsFd for Growing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Bytes that were given and are not there: room for nobody else, until they are, or are given up.
+#[derive(Debug)]
+struct Coming<'a> {
+    room: &'a Room,
+    bytes: u64,
+}
+
+impl Coming<'_> {
+    fn new(room: &Room, bytes: u64) -> Coming<'_> {
+        room.coming.fetch_add(bytes, Ordering::Relaxed);
+        Coming { room, bytes }
+    }
+
+    /// So many are left.
+    fn becomes(&mut self, bytes: u64) {
+        self.room.coming.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        self.becomes(0);
+    }
 }
 
 /// Where it matters, has each account's files looked at, by what `aside` has done for it: who has them can keep waiting
@@ -147,6 +213,7 @@ impl Room {
         }
         // A system that does not tell has to do without being asked.
         let Some(room) = room() else { return Ok(()) };
+        let room = room.saturating_sub(self.coming.load(Ordering::Relaxed));
         let sums = self
             .shelves()
             .values()
@@ -364,6 +431,24 @@ mod tests {
         let before = Time(START.0 + REFUSED_NS - 1);
         assert!(room.take(4_096, None, before, most).is_err());
         room.take(4_096, None, Time(START.0 + REFUSED_NS), most).unwrap();
+    }
+
+    /// Two that were made in turns would have been given the same room.
+    #[test]
+    fn what_is_still_to_come_is_room_for_nobody_else() {
+        let room = Room::default();
+        let most = || Some(64 << 20);
+        room.take(48 << 20, None, START, most).unwrap();
+        let mut coming = Coming::new(&room, 48 << 20);
+        room.unlooked.store(0, Ordering::Relaxed);
+        assert!(room.take(32 << 20, None, START, most).is_err());
+        let later = Time(START.0 + REFUSED_NS);
+        coming.becomes(32 << 20);
+        room.take(32 << 20, None, later, most).unwrap();
+        drop(coming);
+        room.unlooked.store(0, Ordering::Relaxed);
+        room.take(64 << 20, None, later, most).unwrap();
+        assert_eq!(room.coming.load(Ordering::Relaxed), 0);
     }
 
     /// Each time all files of all users were looked at, and the system's books, by the engine.

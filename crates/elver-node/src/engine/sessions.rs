@@ -1,31 +1,34 @@
+//! All sessions of processes: their places, and what is done with one or with all.
+
+mod described;
+pub(super) mod ends;
+mod ghosts;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use elver_core::{ClientId, ClientLimits, Core};
+use elver_core::{ClientId, ClientLimits};
 use elver_portal::{Answer, Layout, Message, Peer, Socket, Standing, Violation};
-use elver_soft::SoftDevice;
 use elver_verbs::Time;
 use rustc_hash::FxHashMap;
 use rustix::process::Pid;
 
+use self::ghosts::Ghosts;
 use super::account::{Account, Customer};
 use super::counters::EngineCounters;
 use super::held::Held;
 use super::maker::Maker;
 use super::orders::{Awaiting, Cleared, Leavings};
 use super::partings::Partings;
-use super::quota::{Holding, Quotas, Usage, is_modest};
+use super::quota::{Quotas, Usage, is_modest};
 use super::room::Backing;
 use super::session::{Open, Owed, Region, Session};
 use super::translate::Refused;
 use super::turns::Turns;
 use crate::config::QuotaConfig;
-use crate::status::{SessionStatus, UserStatus};
 
 /// A process that connected must say hello within this.
 const GREETING_NS_MAX: u64 = 1_000_000_000;
-/// What a session had counts as one if it cannot be given back within this.
-const CLEARING_NS: u64 = 100_000_000;
 /// Processes beyond the number of sessions, of all users and of each, that may be about to say hello.
 pub(super) const GREETINGS_MAX: u32 = 64;
 
@@ -36,12 +39,8 @@ pub(super) struct Sessions {
     /// Those that are looked at.
     pub(super) turns: Turns,
     clients: FxHashMap<ClientId, u32>,
-    /// Ended sessions of which the core still has something.
-    ghosts: FxHashMap<ClientId, Ghost>,
-    /// Those of which it has nothing more, and whose memory is being given back.
-    cleared: FxHashMap<ClientId, Account>,
-    /// These by account, and since when: who makes them many is gone through for itself alone.
-    clearing: FxHashMap<Account, FxHashMap<ClientId, Time>>,
+    /// What is left of ended ones.
+    pub(super) ghosts: Ghosts,
     pub(super) quotas: Quotas,
     pub(super) limits: QuotaConfig,
     /// The largest rings that a session gets.
@@ -57,27 +56,6 @@ pub(super) struct Sessions {
     pub(super) partings: Partings,
 }
 
-struct Ghost {
-    account: Account,
-    usage: Usage,
-    leavings: Leavings,
-    memory: Vec<Held>,
-}
-
-/// Regions in its own memory that a session which has ended may still count for a moment.
-const SMALL_MRS: u32 = 16;
-
-/// How a session ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// Its process closed it, or died.
-    Closed,
-    /// It was turned away.
-    Rejected,
-    /// It broke a rule.
-    Violation,
-}
-
 impl Sessions {
     pub(super) fn new(limits: QuotaConfig, total: Usage, most: Layout) -> Sessions {
         Sessions {
@@ -85,9 +63,7 @@ impl Sessions {
             free: Vec::new(),
             turns: Turns::default(),
             clients: FxHashMap::default(),
-            ghosts: FxHashMap::default(),
-            cleared: FxHashMap::default(),
-            clearing: FxHashMap::default(),
+            ghosts: Ghosts::default(),
             quotas: Quotas::new(limits.clone(), total),
             limits,
             most,
@@ -161,7 +137,7 @@ impl Sessions {
 
     /// Whether a client is none of ours, and never was.
     pub(super) fn is_foreign(&self, client: ClientId) -> bool {
-        !self.clients.contains_key(&client) && self.has_forgotten(client)
+        !self.clients.contains_key(&client) && self.ghosts.has_forgotten(client)
     }
 
     #[inline]
@@ -198,7 +174,7 @@ impl Sessions {
         }
         let greeting = self.greeting_accounts.get(&account).copied().unwrap_or(0);
         let parting = self.partings.of(account);
-        let parting = parting.saturating_add(self.clearing(account, now));
+        let parting = parting.saturating_add(self.ghosts.clearing(account, now));
         let has = self.quotas.of(account).sessions.saturating_add(greeting).saturating_add(parting);
         let places = (self.limits.sessions_total as usize + GREETINGS_MAX as usize) as u64;
         let all = self.len() + self.partings.len();
@@ -252,6 +228,11 @@ impl Sessions {
             completions: self.limits.session_completions,
             account: account.number(),
         }
+    }
+
+    /// Keeps what a session leaves, or one that was made ahead, until the core has nothing of it.
+    pub(super) fn retire(&mut self, account: Account, open: Open) {
+        self.ghosts.retire(account, open, &mut self.quotas);
     }
 
     /// Whether there are active sessions.
@@ -417,157 +398,6 @@ impl Sessions {
         open.map_or_else(Vec::new, |open| open.regions.keys().copied().collect())
     }
 
-    /// A session said goodbye: its client is closed, and it hears when all of it is gone.
-    pub(super) fn leave(&mut self, slot: u32, request: u32) {
-        if let Some(open) = self.open(slot) {
-            (open.is_parted, open.goodbye) = (true, Some(request));
-            self.leaving += 1;
-        }
-    }
-
-    /// Ends a session. Returns its client, if that is still to be closed.
-    pub(super) fn end(
-        &mut self,
-        slot: u32,
-        how: End,
-        counters: &mut EngineCounters,
-        now: Time,
-    ) -> Option<ClientId> {
-        let session = self.slots.get_mut(slot as usize)?.take()?;
-        self.free.push(slot);
-        self.turns.retain(|other| other != slot);
-        counters.sessions_ended += 1;
-        match how {
-            End::Closed => counters.sessions_closed += 1,
-            End::Rejected => counters.sessions_rejected += 1,
-            End::Violation => {}
-        }
-        let account = session.account();
-        let Some(open) = session.open else {
-            self.partings.close(account, session.socket, now);
-            self.greeted(account);
-            return None;
-        };
-        self.partings.part(account, session.socket, now);
-        self.quotas.count_wrs(account, open.wrs);
-        self.clients.remove(&open.client);
-        let (client, said_goodbye) = (open.client, open.goodbye.is_some());
-        self.retire(account, open);
-        if said_goodbye {
-            self.leaving -= 1;
-            return None;
-        }
-        Some(client)
-    }
-
-    /// Keeps what a session leaves, or one that was made ahead, until the core has nothing of it. Its mappings count until
-    /// they have gone.
-    pub(super) fn retire(&mut self, account: Account, open: Open) {
-        let session = Usage::SESSION.minus(Usage::SESSION.of_memory());
-        self.quotas.give_back(account, session);
-        if let Some(process) = &open.process {
-            // What is still in flight must not reach into a process that has no session.
-            process.revoke();
-        }
-        let usage = open.own_usage().minus(session);
-        let Open { client, end, arena, backing, gate, regions, leaving, .. } = open;
-        let (rings, mut memory) = (Some(end), Vec::new());
-        let mut files = vec![backing];
-        for region in regions.into_values().chain(leaving.into_values()) {
-            memory.extend(region.memory);
-            files.extend(region.backing);
-        }
-        let leavings = Leavings { memory: vec![arena], rings, files, gate };
-        self.ghosts.insert(client, Ghost { account, usage, leavings, memory });
-    }
-
-    /// Whether nothing of an ended session is kept any more.
-    pub(super) fn has_forgotten(&self, client: ClientId) -> bool {
-        !self.ghosts.contains_key(&client) && !self.cleared.contains_key(&client)
-    }
-
-    /// Gives back what ended sessions had of which nothing else is left. The memory that each has by itself waits while
-    /// others are hurried for: what it counts until then are mappings, and a few regions.
-    pub(super) fn clear_gone(
-        &mut self,
-        is_gone: impl Fn(ClientId) -> bool,
-        (maker, may_wait): (&Maker, bool),
-        now: Time,
-    ) {
-        for (_, ghost) in self.ghosts.iter_mut().filter(|(client, _)| is_gone(**client)) {
-            self.quotas.give_back(ghost.account, ghost.usage.minus(ghost.usage.of_memory()));
-            ghost.usage = ghost.usage.of_memory();
-        }
-        // A process that keeps the mapping must not keep memory that counts for nobody.
-        let goes =
-            |ghost: &Ghost| !may_wait || ghost.usage.bytes > 0 || ghost.usage.mrs > SMALL_MRS;
-        for (client, ghost) in
-            self.ghosts.extract_if(|client, ghost| is_gone(*client) && goes(ghost))
-        {
-            let Ghost { account, usage, mut leavings, memory } = ghost;
-            leavings.memory.extend(memory.into_iter().filter_map(Held::into_last));
-            self.quotas.give_back(account, usage.minus(usage.of_memory()));
-            let awaited_by = Awaiting::Session(client);
-            maker.clear(leavings, Cleared { account, usage: usage.of_memory(), awaited_by });
-            self.cleared.insert(client, account);
-            self.clearing.entry(account).or_default().insert(client, now);
-        }
-    }
-
-    /// The places whose goodbye is done.
-    pub(super) fn left(&self, is_gone: impl Fn(ClientId) -> bool) -> Vec<u32> {
-        if self.leaving == 0 {
-            return Vec::new();
-        }
-        let left = |(slot, session): (usize, &Option<Session>)| {
-            let open = session.as_ref()?.open.as_ref()?;
-            (open.goodbye.is_some() && is_gone(open.client)).then_some(slot as u32)
-        };
-        self.slots.iter().enumerate().filter_map(left).collect()
-    }
-
-    /// Ended sessions of an account's whose memory is not given back yet, though that takes microseconds: its processes keep
-    /// it from going.
-    fn clearing(&self, account: Account, now: Time) -> u32 {
-        let is_stuck = |since| now.ns_since(since) >= CLEARING_NS;
-        let own = self.clearing.get(&account).into_iter().flat_map(FxHashMap::values);
-        own.filter(|since| is_stuck(**since)).count() as u32
-    }
-
-    /// The memory of an ended session was given back.
-    pub(super) fn forget(&mut self, client: ClientId) {
-        let Some(account) = self.cleared.remove(&client) else { return };
-        if let Some(own) = self.clearing.get_mut(&account) {
-            own.remove(&client);
-            if own.is_empty() {
-                self.clearing.remove(&account);
-            }
-        }
-    }
-
-    /// Answers a goodbye, when the session's memory was given back.
-    pub(super) fn say_goodbye(&mut self, slot: u32, maker: &Maker) {
-        let Some((session, quotas)) = self.get_with_quotas(slot) else { return };
-        let (account, token) = (session.account(), session.token(slot));
-        let Some(open) = &mut session.open else { return };
-        let Some(request) = open.goodbye.take() else { return };
-        let usage = open.own_usage().within_session();
-        quotas.give_back(account, usage.minus(usage.of_memory()));
-        open.ordered.clear();
-        quotas.give_back(account, maker.forget(token, account));
-        let mut leavings = Leavings::default();
-        for (_, region) in open.regions.drain().chain(open.leaving.drain()) {
-            leavings.memory.extend(region.memory.and_then(Held::into_last));
-            leavings.files.extend(region.backing);
-        }
-        open.vqps.clear();
-        open.leases.clear();
-        open.bound.clear();
-        self.leaving -= 1;
-        let awaited_by = Awaiting::Goodbye { token, request };
-        maker.clear(leavings, Cleared { account, usage: usage.of_memory(), awaited_by });
-    }
-
     /// Those that share memory with the node that is lost.
     pub(super) fn bereft(&self) -> Vec<u32> {
         let bereft = |(slot, session): (usize, &Option<Session>)| {
@@ -617,55 +447,6 @@ impl Sessions {
             }
         }
         told
-    }
-
-    /// All that have begun, as `elver status` shows them.
-    pub(super) fn describe(&self, core: &Core<SoftDevice>) -> Vec<SessionStatus> {
-        let describe = |session: &Option<Session>| {
-            let session = session.as_ref()?;
-            let open = session.open.as_ref()?;
-            let usage = open.usage();
-            let direct = open.gate.as_ref().map(|gate| (gate.end.counts(), gate.regions().count()));
-            let (counts, reached) = direct.unwrap_or_default();
-            Some(SessionStatus {
-                direct_reads: counts.reads,
-                direct_writes: counts.writes,
-                direct_bytes: counts.bytes,
-                regions_reached: reached as u32,
-                client: open.client.0,
-                pid: Pid::as_raw(session.peer.pid),
-                uid: session.peer.uid,
-                vqps: core.vqps_of(open.client),
-                mrs: usage.mrs,
-                bytes: usage.bytes,
-                active: open.active,
-            })
-        };
-        self.slots.iter().filter_map(describe).collect()
-    }
-
-    /// What each user has.
-    pub(super) fn users(&self) -> Vec<UserStatus> {
-        let mut wrs = FxHashMap::<Account, u64>::default();
-        for session in self.slots.iter().flatten() {
-            let taken = session.open.as_ref().map_or(0, |open| open.wrs);
-            *wrs.entry(session.account()).or_default() += taken;
-        }
-        let describe = |(account, holding): (Account, &Holding)| UserStatus {
-            uid: account.uid,
-            space: account.space,
-            trusted: account.is_root,
-            sessions: holding.usage.sessions,
-            vqps: holding.usage.vqps,
-            ports: holding.usage.ports,
-            mrs: holding.usage.mrs,
-            bytes: holding.usage.bytes,
-            leased_wrs: holding.usage.leased_wrs,
-            wrs: holding.wrs + wrs.get(&account).copied().unwrap_or(0),
-        };
-        let mut users: Vec<_> = self.quotas.accounts().map(describe).collect();
-        users.sort_by_key(|user| (user.uid, user.space, !user.trusted));
-        users
     }
 }
 

@@ -8,7 +8,7 @@ use super::directs::{Held, Whose};
 use super::orders::{Awaiting, Cleared};
 use super::quota::Usage;
 use super::session::Owed;
-use super::sessions::End;
+use super::sessions::ends::End;
 use super::translate::{self, Refused};
 use super::{COMPLETIONS_MAX, Engine};
 
@@ -217,7 +217,7 @@ impl Engine {
                 let Some(slot) = self.sessions.of_token(token) else { return };
                 (slot, self.sessions.reply(slot, Owed::Answer { request, answer: Answer::Done }))
             }
-            Awaiting::Session(client) => return self.sessions.forget(client),
+            Awaiting::Session(client) => return self.sessions.ghosts.forget(client),
             Awaiting::Nobody => return,
         };
         self.sessions.activate(slot, now);

@@ -314,6 +314,51 @@ fn what_is_asked_behind_a_goodbye_is_refused_when_that_is_answered_too() {
     assert_eq!(ask(&mut engine, &mut user, 2, &prepare), Some(Some(RefusalCode::State)));
 }
 
+/// Who had ordered something and waited for it heard nothing of it any more.
+#[test]
+fn what_is_ordered_and_not_there_at_a_goodbye_is_answered() {
+    let (mut engine, outlet) = engine([127, 99, 3, 28]);
+    let mut user = session(&mut engine, USER);
+    // The maker has something to tell, and nobody hears it.
+    while outlet.try_send(Notice::Remove { gid: elver_verbs::Gid([0; 16]) }) {}
+    let access = AccessFlags::LOCAL_WRITE;
+    let alloc = Command::AllocMr { len: 1 << 20, addr: 0x10_0000, access, huge: false };
+    assert_eq!(ask(&mut engine, &mut user, 1, &alloc), None);
+    while engine.maker.jobs.len() > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(ask(&mut engine, &mut user, 2, &alloc), None);
+    let prepare = Command::Prepare { heirs: 1, vqps: 0, mr_len: 0, access };
+    assert_eq!(ask(&mut engine, &mut user, 3, &prepare), None);
+    assert_eq!((engine.maker.jobs.len(), engine.sessions.open(0).unwrap().pending), (2, 3));
+    assert_eq!(ask(&mut engine, &mut user, 4, &Command::Goodbye), None);
+    let begun = now();
+    while engine.sessions.open(0).unwrap().goodbye.is_some() {
+        engine.core.poll(now());
+        engine.tidy(now());
+        assert!(now().ns_since(begun) < 20_000_000_000, "waited in vain");
+    }
+    let mut scratch = Scratch::default();
+    let mut answers = Vec::new();
+    while answers.len() < 4 {
+        until(&mut engine, |_| {
+            let reply = user.1.next_reply(&mut scratch).unwrap()?;
+            let Reply::Answer { request, answer } = reply else { panic!("{reply:?}") };
+            let refused = match answer {
+                Answer::Refused(refusal) => Some(refusal.code),
+                _ => None,
+            };
+            answers.push((request, refused));
+            Some(())
+        });
+    }
+    assert_eq!(answers.pop(), Some((4, None)));
+    answers.sort_unstable_by_key(|(request, _)| *request);
+    assert_eq!(answers, [1, 2, 3].map(|request| (request, Some(RefusalCode::State))));
+    assert_eq!(engine.sessions.open(0).unwrap().pending, 0);
+    until(&mut engine, |engine| (engine.sessions.quotas.of(USER).bytes == 0).then_some(()));
+}
+
 /// It counted no more once its session had ended, and others of the same user had the maker make as much again, and again.
 #[test]
 fn memory_that_is_being_made_counts_until_it_is_given_back_though_its_session_has_gone() {
@@ -346,7 +391,7 @@ fn memory_that_is_being_made_counts_until_it_is_given_back_though_its_session_ha
             engine.end(1, End::Closed, now());
         }
         // All that the session had has gone; what was made comes last.
-        let (mut made, mut has_gone) = (None, false);
+        let (mut made, mut is_refused, mut has_gone) = (None, false, false);
         let begun = now();
         while made.is_none() || !has_gone {
             engine.core.poll(now());
@@ -357,6 +402,11 @@ fn memory_that_is_being_made_counts_until_it_is_given_back_though_its_session_ha
                 None => std::thread::yield_now(),
             }
             has_gone |= match says_goodbye {
+                // What it had ordered is answered first.
+                true if !is_refused => {
+                    is_refused = reply(&mut user.1, 1) == Some(Some(RefusalCode::State));
+                    false
+                }
                 true => reply(&mut user.1, 2) == Some(None),
                 false => engine.sessions.quotas.of(USER).mappings < Usage::SESSION.mappings,
             };

@@ -19,6 +19,11 @@ impl Refused {
         Refused { code, text: text.into() }
     }
 
+    /// Why a session gets nothing more.
+    pub(super) fn parted() -> Refused {
+        Refused::new(RefusalCode::State, "the session has said goodbye already")
+    }
+
     pub(super) fn as_refusal(&self) -> Refusal<'_> {
         Refusal { code: self.code, text: &self.text }
     }

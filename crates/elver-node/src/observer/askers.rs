@@ -4,12 +4,14 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::requests::ASKER_WAIT;
 
 /// Who is there at once; others wait in the socket's queue, until these have been told or have had their time.
 const ASKERS_MAX: usize = 256;
+/// How long one may take for all that he is told, though he takes some of it again and again.
+const TELLING_MAX: Duration = ASKER_WAIT.saturating_mul(10);
 
 /// Those who are asking, or are being told.
 #[derive(Default)]
@@ -20,11 +22,12 @@ struct Asker {
     telling: Option<Telling>,
 }
 
-/// What one is told, how much of it he has, and until when he may take it.
+/// What one is told, how much of it he has, until when he may take more, and until when all.
 struct Telling {
     text: Rc<[u8]>,
     told: usize,
     until: Instant,
+    last: Instant,
 }
 
 impl Askers {
@@ -57,8 +60,8 @@ impl Askers {
         let Some(text) = text else { return self.0.retain(|asker| asker.telling.is_some()) };
         let text: Rc<[u8]> = text.into();
         for asker in self.0.iter_mut().filter(|asker| asker.telling.is_none()) {
-            let until = now + ASKER_WAIT;
-            asker.telling = Some(Telling { text: text.clone(), told: 0, until });
+            let (until, last) = (now + ASKER_WAIT, now + TELLING_MAX);
+            asker.telling = Some(Telling { text: text.clone(), told: 0, until, last });
         }
     }
 
@@ -77,12 +80,23 @@ impl Askers {
     pub(super) fn go_on(&mut self, now: Instant) {
         self.0.retain_mut(|asker| {
             let Some(telling) = &mut asker.telling else { return true };
-            telling.write(&asker.stream) && now < telling.until
+            telling.go_on(&asker.stream, now)
         });
     }
 }
 
 impl Telling {
+    /// Whether there is more to be written, and time for it. Who takes some is given more: this thread may have waited for the
+    /// engine meanwhile.
+    fn go_on(&mut self, to: &UnixStream, now: Instant) -> bool {
+        let told = self.told;
+        let is_left = self.write(to);
+        if self.told > told {
+            self.until = self.last.min(now + ASKER_WAIT);
+        }
+        is_left && now < self.until
+    }
+
     /// Whether there is more to be written.
     fn write(&mut self, mut to: &UnixStream) -> bool {
         while self.told < self.text.len() {
@@ -94,5 +108,67 @@ impl Telling {
             }
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// More than a socket takes in eleven times, and less than in a hundred.
+    const TEXT: usize = 8 << 20;
+    /// One who is told much, and his end.
+    fn told(now: Instant) -> (Askers, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&ours, 128 << 10).unwrap();
+        let mut askers = Askers(vec![Asker { stream: ours, telling: None }]);
+        askers.tell(Some(vec![0; TEXT]), now);
+        askers.go_on(now);
+        (askers, theirs)
+    }
+
+    /// Takes all that there is; how much that was.
+    fn take(mut from: &UnixStream) -> usize {
+        from.set_nonblocking(true).unwrap();
+        std::iter::from_fn(|| from.read(&mut [0; 4_096]).ok().filter(|count| *count > 0)).sum()
+    }
+
+    /// He was let go after half a second, though he had taken all that there was: the thread had waited for the engine.
+    #[test]
+    fn who_takes_what_he_is_told_is_told_all_of_it() {
+        let begun = Instant::now();
+        let (mut askers, theirs) = told(begun);
+        let (mut taken, mut now) = (0, begun);
+        while !askers.0.is_empty() {
+            taken += take(&theirs);
+            // As long as the engine is waited for.
+            now += ASKER_WAIT / 10;
+            assert!(now < begun + TELLING_MAX, "{taken} bytes");
+            askers.go_on(now);
+        }
+        assert_eq!(taken + take(&theirs), TEXT);
+    }
+
+    #[test]
+    fn who_takes_nothing_or_little_of_it_is_let_go_in_the_end() {
+        let begun = Instant::now();
+        let (mut askers, _theirs) = told(begun);
+        assert_eq!(askers.due(), Some(begun + ASKER_WAIT));
+        askers.go_on(begun + ASKER_WAIT - Duration::from_millis(1));
+        assert_eq!(askers.0.len(), 1);
+        askers.go_on(begun + ASKER_WAIT);
+        assert!(askers.0.is_empty());
+        let (mut askers, theirs) = told(begun);
+        let mut now = begun;
+        while now < begun + TELLING_MAX {
+            assert_eq!(askers.0.len(), 1);
+            assert!(take(&theirs) > 0);
+            now += ASKER_WAIT - Duration::from_millis(1);
+            askers.go_on(now);
+        }
+        assert!(askers.0.is_empty());
     }
 }

@@ -13,3 +13,7 @@ mod shares;
 mod sockets;
 mod storms;
 mod watchdog;
+
+/// What must not allocate is seen not to: `watchdog` counts.
+#[global_allocator]
+static ALLOCATOR: elver_testkit::Counting = elver_testkit::Counting;

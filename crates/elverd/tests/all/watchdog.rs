@@ -7,6 +7,14 @@ use std::io::Read;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use elver_node::config::Config;
+use elver_node::{Node, Watchdog, Words};
+use elver_testkit::allocations;
 
 use crate::common::daemon::{Daemon, Directory, Witness, elverd, toml};
 use crate::common::{PATIENCE, free_address, gid, wait_for};
@@ -110,6 +118,73 @@ fn a_daemon_whose_engine_hangs_says_where_and_ends() {
     let rest: Vec<String> = std::iter::from_fn(heard).collect();
     assert!(rest.iter().all(|one| one == "WATCHDOG=1"), "{rest:?}");
     assert!(rest.len() <= 3, "{rest:?}");
+}
+
+/// Stands wherever it is when the signal comes, until it is let go.
+extern "C" fn stand(_: libc::c_int) {
+    while IS_HELD.load(Ordering::Acquire) {
+        // SAFETY: it gives up the core, and touches nothing.
+        unsafe { libc::sched_yield() };
+    }
+}
+
+/// What a watchdog's thread had allocated when it saw the engine turn, and since when it saw it hang; and where.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    turned: Option<u64>,
+    hung: Option<(u64, Words)>,
+}
+
+static IS_HELD: AtomicBool = AtomicBool::new(true);
+
+/// What it said was put together in memory of the allocator's, whose lock the engine may hold.
+#[test]
+fn who_finds_that_an_engine_hangs_allocates_nothing_for_it() {
+    let mut config = Config::default();
+    config.node.address = free_address().parse().unwrap();
+    let mut node = Node::embedded(config).unwrap();
+    let seen = Arc::new((Mutex::new(Seen::default()), Condvar::new()));
+    let (turned, hung) = (seen.clone(), seen.clone());
+    let watchdog = Watchdog {
+        hang: Duration::from_millis(400),
+        every: None,
+        turned: Box::new(move || {
+            turned.0.lock().unwrap().turned = Some(allocations());
+            turned.1.notify_all();
+        }),
+        hung: Box::new(move |place| {
+            let mut seen = hung.0.lock().unwrap();
+            seen.hung = seen.turned.map(|before| (allocations() - before, *place));
+            hung.1.notify_all();
+        }),
+    };
+    node.watch(watchdog).unwrap();
+    let waits = |is_unseen: fn(&mut Seen) -> bool| {
+        let guard = seen.0.lock().unwrap();
+        *seen.1.wait_timeout_while(guard, PATIENCE, is_unseen).unwrap().0
+    };
+    let (tell, engine) = sync_channel(1);
+    std::thread::spawn(move || {
+        // SAFETY: the call has no argument and cannot fail.
+        tell.send(unsafe { libc::pthread_self() }).unwrap();
+        node.run(&AtomicBool::new(false))
+    });
+    let engine = engine.recv().unwrap();
+    waits(|seen| seen.turned.is_none()).turned.unwrap();
+    // SAFETY: all zeros are a valid `sigaction`; the handler makes system calls and reads an atomic alone, and the thread
+    // runs until the program ends.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = stand as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()), 0);
+        assert_eq!(libc::pthread_kill(engine, libc::SIGUSR2), 0);
+    }
+    let seen = waits(|seen| seen.hung.is_none());
+    IS_HELD.store(false, Ordering::Release);
+    let (since, place) = seen.hung.unwrap();
+    assert_eq!(since, 0, "{place}");
+    assert!(place.as_str().starts_with("state "), "{place}");
+    assert!(allocations() > 0, "the allocator of this program does not count");
 }
 
 /// What the unit promises in docs/node.md.

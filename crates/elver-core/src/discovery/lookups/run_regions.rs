@@ -22,7 +22,7 @@ impl<D: Device> Core<D> {
             return bug!("a VQP that is gone uses a region");
         };
         let was_there = vqp.was_there(rkey);
-        let account = self.clients.open.get(vqp.client).map_or(0, |client| client.limits.account);
+        let account = self.clients.all.get(vqp.client).map_or(0, |client| client.limits.account);
         if !was_there && self.discovery.guesses.holds(account, now) {
             self.stats.mr_keys_refused += 1;
             return self.fail_access(id, AccessFault::Distrusted, now);

@@ -80,7 +80,7 @@ impl<D: Device> Core<D> {
     /// How many messages each sender of a VQP's may send.
     fn grant_of(&self, id: Option<VqpId>) -> u16 {
         let client =
-            id.and_then(|id| self.vqps.get(id)).and_then(|vqp| self.clients.open.get(vqp.client));
+            id.and_then(|id| self.vqps.get(id)).and_then(|vqp| self.clients.all.get(vqp.client));
         let senders = client.map_or(1, |client| client.accepted.now().max(1));
         let bytes = self.config.backlog_bytes / u64::from(self.config.eager_bytes_max.max(1));
         let room = u64::from(self.config.backlog).min(bytes) as u32 / GRANTED;

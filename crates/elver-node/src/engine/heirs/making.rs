@@ -45,7 +45,8 @@ impl Sets {
                 sessions.quotas.give_back(one.account(), Usage::DESCRIPTOR);
             }
             let client = one.client();
-            let gone = has_ended && core.client_is_gone(client) && sessions.has_forgotten(client);
+            let gone =
+                has_ended && core.client_is_gone(client) && sessions.ghosts.has_forgotten(client);
             if gone {
                 back.push(one.place());
             }
@@ -132,7 +133,7 @@ impl Sets {
             }
             heir.is_paid = true;
         }
-        if heir.last.is_some_and(|client| !sessions.has_forgotten(client)) {
+        if heir.last.is_some_and(|client| !sessions.ghosts.has_forgotten(client)) {
             // What is given back of its would be the next one's.
             self.put_off.insert((now.saturating_add_ns(RETRY_NS), number, at));
             return Ok(false);

@@ -1,13 +1,20 @@
 //! Sets by hand: what they count for, and when.
 
 use elver_core::VqpId;
-use elver_portal::{ClientEnd, ConnectOptions, Message, Received, Socket};
+use elver_portal::{
+    ClientEnd, Command, ConnectOptions, Message, Received, RefusalCode, Socket, VQPS_PER_HEIR_MAX,
+    VqpOptions,
+};
+use elver_verbs::Gid;
 
 use super::making::{RETRY_NS, RETRY_NS_MAX};
+use super::plan::Target;
+use super::preparing::{HEIRS_MAX, SETS_MAX};
 use super::*;
 use crate::clock::now;
 use crate::engine::Engine;
 use crate::engine::tests::{USER, ask, engine, reply, session, until};
+use crate::engine::translate::Refused;
 
 fn prepare(heirs: u32, vqps: u32, mr_len: u64) -> Command<'static> {
     Command::Prepare { heirs, vqps, mr_len, access: AccessFlags::LOCAL_WRITE }
@@ -281,7 +288,8 @@ fn who_gives_back_and_lives_on_is_waited_for_as_long_as_the_set_lives() {
     sets.ended(u64::MAX, Some(((0, 0), client, Some(process))), sessions, core, now());
     // Until nothing else of it is there.
     until(&mut engine, |engine| {
-        let gone = engine.core.client_is_gone(client) && engine.sessions.has_forgotten(client);
+        let gone =
+            engine.core.client_is_gone(client) && engine.sessions.ghosts.has_forgotten(client);
         gone.then_some(())
     });
     for _ in 0..10 {
@@ -329,7 +337,7 @@ fn a_place_counts_until_the_next_session_is_made_there() {
     let before = usage(&engine);
     let client = given_back(&mut engine, &mut user, None);
     let begun = now();
-    while !engine.sessions.has_forgotten(client) {
+    while !engine.sessions.ghosts.has_forgotten(client) {
         assert!(now().ns_since(begun) < 20_000_000_000);
         engine.core.poll(now());
         engine.tidy(now());
@@ -355,7 +363,7 @@ fn a_place_that_somebody_gave_back_counts_until_it_has_gone() {
     let flags = rustix::process::PidfdFlags::empty();
     let process = rustix::process::pidfd_open(rustix::process::getpid(), flags).unwrap();
     let client = given_back(&mut engine, &mut user, Some(process));
-    until(&mut engine, |engine| engine.sessions.has_forgotten(client).then_some(()));
+    until(&mut engine, |engine| engine.sessions.ghosts.has_forgotten(client).then_some(()));
     assert_eq!(usage(&engine).sessions, before.sessions + 1);
     let place = Usage::file(bytes(1, 0)).plus(Usage::PLACE);
     assert_eq!(usage(&engine).mappings, before.plus(place).mappings);

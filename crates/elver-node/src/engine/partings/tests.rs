@@ -12,7 +12,8 @@ use rustix::time::Timespec;
 
 use crate::clock::now;
 use crate::engine::Engine;
-use crate::engine::sessions::{End, GREETINGS_MAX};
+use crate::engine::sessions::GREETINGS_MAX;
+use crate::engine::sessions::ends::End;
 use crate::engine::tests::{USER, engine, session, until};
 
 /// Allocates and gives back, and does not take the file.
