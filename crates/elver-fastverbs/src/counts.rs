@@ -33,7 +33,7 @@ pub(crate) enum Count {
     Stale,
 }
 
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "lists",
     "alone",
     "absent",
@@ -49,6 +49,7 @@ const NAMES: [&str; 15] = [
     "stale: library",
     "stale: devices",
     "stale: provider",
+    "stale: boot",
 ];
 
 static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];

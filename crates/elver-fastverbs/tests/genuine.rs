@@ -247,3 +247,15 @@ fn a_provider_that_was_replaced_is_seen_and_the_list_is_whole() {
     says(&host.list("on"), &["mlx5_0", "stale: library 1", "renewed 1"]);
     says(&host.list("on"), &["mlx5_0", "lists 1"]);
 }
+
+/// Another boot may give a device's number to another one, and the kernel would show the same devices.
+#[test]
+fn a_cache_of_an_earlier_boot_is_made_anew() {
+    let host = Host::new();
+    says(&host.list("renew"), &["renewed 1"]);
+    let mut cache = elver_hostcache::file::read(&host.cache()).unwrap();
+    cache.boot[0] ^= 1;
+    elver_hostcache::file::write(&host.cache(), &cache).unwrap();
+    says(&host.list("on"), &["mlx5_0", "stale: boot 1", "renewed 1"]);
+    says(&host.list("on"), &["mlx5_0", "lists 1"]);
+}

@@ -1,6 +1,7 @@
 //! A function in Rust: it READs 8 bytes that its event names, and says what they are.
 //!
-//! `{"to": GID, "address": A, "rkey": K}`; for its tests also `"crash"`, `"panic"`, `"stray"`, `"hold"` and `"until"`.
+//! `{"to": GID, "address": A, "rkey": K}`; for its tests also `"crash"`, `"panic"`, `"stray"`, `"inherits"`,
+//! `"hold"` and `"until"`.
 
 use std::time::Duration;
 
@@ -33,6 +34,9 @@ fn main() -> Result<(), elver_handler::Error> {
             std::process::abort();
         }
         assert!(event["panic"] != true, "as it was asked to");
+        if event["inherits"] == true {
+            answer["inherits"] = inherits()?.into();
+        }
         if event["stray"] == true {
             answer["stray"] = stray()?.into();
         }
@@ -45,6 +49,12 @@ fn main() -> Result<(), elver_handler::Error> {
         }
         Ok(answer.to_string().into_bytes())
     })
+}
+
+/// The descriptors that a program has which it starts.
+fn inherits() -> std::io::Result<String> {
+    let said = std::process::Command::new("ls").args(["-l", "/proc/self/fd"]).output()?;
+    Ok(String::from_utf8_lossy(&said.stdout).into())
 }
 
 /// Leaves a process of its own session behind, whose parent has ended.

@@ -78,7 +78,8 @@ impl Init {
     /// Begins to make things ready. Orders come over standard input, which a handler finds empty.
     pub(crate) fn start() -> Result<Init, Error> {
         let first = variable(FIRST)?.parse().map_err(|_| Error::NoPlatform(FIRST))?;
-        let orders = rustix::io::dup(io::stdin()).map_err(io::Error::from);
+        // No program that the handler starts has them.
+        let orders = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3).map_err(io::Error::from);
         let orders = UnixStream::from(orders.map_err(system("dup"))?);
         let nothing = File::open("/dev/null").map_err(system("opening /dev/null"))?;
         rustix::stdio::dup2_stdin(&nothing).map_err(|error| system("dup2")(error.into()))?;

@@ -63,6 +63,7 @@ mod tag {
     pub(super) const CHARDEV: u16 = 5;
     pub(super) const PROVIDER: u16 = 6;
     pub(super) const ATTRIBUTE: u16 = 7;
+    pub(super) const BOOT: u16 = 8;
 }
 
 /// The bytes of a cache.
@@ -72,6 +73,7 @@ mod tag {
 pub fn encode(cache: &HostCache) -> Result<Vec<u8>, Malformed> {
     let mut bytes = vec![0; HEADER];
     record(&mut bytes, tag::KERNEL, &[&cache.kernel]);
+    record(&mut bytes, tag::BOOT, &[&cache.boot]);
     record(&mut bytes, tag::PROCESSORS, &[&cache.processors]);
     record(&mut bytes, tag::LIBRARY, &[&cache.library]);
     for message in &cache.devices {
@@ -141,6 +143,7 @@ pub fn decode(bytes: &[u8]) -> Result<HostCache, Malformed> {
         let mut inside = Cursor { bytes: rest.take(length)?, at };
         match tag {
             tag::KERNEL => cache.kernel = inside.name()?,
+            tag::BOOT => cache.boot = inside.name()?,
             tag::PROCESSORS => cache.processors = inside.name()?,
             tag::LIBRARY => cache.library = inside.name()?,
             tag::DEVICE => push(&mut cache.devices, inside.message()?)?,
@@ -225,6 +228,7 @@ mod tests {
         let message = Message { kind: 0x1401, flags: 2, payload: b"attributes".to_vec() };
         HostCache {
             kernel: b"6.1.0 #1".to_vec(),
+            boot: b"2ccaff44-01da-4c28-8eed-dcf13c7f2832".to_vec(),
             processors: b"306c3 0-1".to_vec(),
             library: vec![7; 20],
             devices: vec![message.clone()],

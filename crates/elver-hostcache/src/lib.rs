@@ -3,8 +3,8 @@
 //!
 //! `elver verbs-profile` writes the file, `libelver_fastverbs.so` reads it. [`HostCache`] is what stands in it and
 //! [`format`](mod@format) its bytes, which are believed only after every length was checked; [`file`](mod@file) refuses files that
-//! somebody else could have written. [`Stale`] says what has changed since it was made: the kernel, its devices, the
-//! library, the processors. [`netlink`] asks the kernel which devices there are in five system calls, and
+//! somebody else could have written. [`Stale`] says what has changed since it was made: the boot, the kernel, its devices,
+//! the library, the processors. [`netlink`] asks the kernel which devices there are in five system calls, and
 //! [`record`](mod@record) makes a cache of what is there now.
 
 pub mod file;
@@ -22,6 +22,8 @@ use std::fmt;
 pub struct HostCache {
     /// Release and version of the kernel.
     pub kernel: Vec<u8>,
+    /// The id of its boot: nothing else tells that the numbers of character devices are still those of the same devices.
+    pub boot: Vec<u8>,
     /// The processors' model, and which are online.
     pub processors: Vec<u8>,
     /// The build id of libibverbs.
@@ -87,12 +89,20 @@ pub enum Stale {
     Devices,
     /// A provider's library is another one, or not there.
     Provider,
+    /// The host was booted since, or does not say whether it was.
+    Boot,
 }
 
 impl Stale {
     /// All of them, in the order of their counters.
-    pub const ALL: [Stale; 5] =
-        [Stale::Kernel, Stale::Processors, Stale::Library, Stale::Devices, Stale::Provider];
+    pub const ALL: [Stale; 6] = [
+        Stale::Kernel,
+        Stale::Processors,
+        Stale::Library,
+        Stale::Devices,
+        Stale::Provider,
+        Stale::Boot,
+    ];
 }
 
 impl fmt::Display for Stale {
@@ -103,6 +113,7 @@ impl fmt::Display for Stale {
             Stale::Library => "libibverbs is another one",
             Stale::Devices => "the kernel shows other devices",
             Stale::Provider => "a provider's library is another one, or not there",
+            Stale::Boot => "the host was booted since it was made, or its boot is not known",
         })
     }
 }

@@ -8,6 +8,12 @@ pub fn kernel() -> Vec<u8> {
     [about.release().to_bytes(), b" ", about.version().to_bytes()].concat()
 }
 
+/// The id of the kernel's boot, which no other boot has; empty where it is not shown.
+pub fn boot() -> Vec<u8> {
+    let id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim_ascii().to_vec()
+}
+
 /// The processors' model, and which are online.
 pub fn processors() -> Vec<u8> {
     let online = fs::read("/sys/devices/system/cpu/online").unwrap_or_default();

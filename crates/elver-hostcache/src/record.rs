@@ -15,12 +15,15 @@ pub enum Unknown {
     /// There is nothing to remember.
     #[error("there is no RDMA device with a provider")]
     Empty,
+    /// Nobody could tell whether the cache is of an earlier boot.
+    #[error("the id of the boot is not known: /proc/sys/kernel/random/boot_id cannot be read")]
+    Boot,
 }
 
 /// All that the kernel tells, with the libraries that are in use and what is fixed below `sysfs`.
 ///
 /// # Errors
-/// There is no device, or a library cannot be known again.
+/// There is no device, or a library or the boot cannot be known again.
 pub fn record(
     sysfs: &Path,
     library: &Library,
@@ -37,8 +40,13 @@ pub fn record(
     // Before 5.1 the kernel does not answer this by netlink: then libibverbs reads it from sysfs.
     let chardev =
         |device: &Message| kernel.as_ref().ok()?.chardev(netlink::index(&device.payload)?).ok();
+    let boot = machine::boot();
+    if boot.is_empty() {
+        return Err(Unknown::Boot);
+    }
     Ok(HostCache {
         kernel: machine::kernel(),
+        boot,
         processors: machine::processors(),
         library: library.build.clone(),
         chardevs: devices.iter().filter_map(chardev).collect(),
@@ -58,14 +66,18 @@ fn devices(kernel: &rustix::io::Result<Kernel>, sysfs: &Path) -> Vec<Message> {
 }
 
 impl HostCache {
-    /// Whether the cache is one of this kernel, these processors and this libibverbs, and the kernel shows the devices
-    /// that it has. Its providers are checked when they are loaded.
+    /// Whether the cache is one of this boot of this kernel, these processors and this libibverbs, and the kernel shows the
+    /// devices that it has. Its providers are checked when they are loaded.
     ///
     /// # Errors
     /// What has changed.
     pub fn check(&self, sysfs: &Path, library: &Library) -> Result<(), Stale> {
         if self.kernel != machine::kernel() {
             return Err(Stale::Kernel);
+        }
+        // What the kernel shows of devices does not have the numbers of their character devices, which each boot gives anew.
+        if self.boot.is_empty() || self.boot != machine::boot() {
+            return Err(Stale::Boot);
         }
         if self.processors != machine::processors() {
             return Err(Stale::Processors);
@@ -111,6 +123,7 @@ mod tests {
         let library = library();
         let current = HostCache {
             kernel: machine::kernel(),
+            boot: machine::boot(),
             processors: machine::processors(),
             library: library.build.clone(),
             devices: vec![Message { kind: 1, flags: 2, payload: b"no such device".to_vec() }],
@@ -122,6 +135,12 @@ mod tests {
             cache.check(Path::new(NOWHERE), &library)
         };
         assert_eq!(changed(|cache| cache.kernel.push(b'x')), Err(Stale::Kernel));
+        assert_eq!(changed(|cache| cache.boot[0] ^= 1), Err(Stale::Boot), "of an earlier boot");
+        assert_eq!(
+            changed(|cache| cache.boot.clear()),
+            Err(Stale::Boot),
+            "of a boot that nobody knows"
+        );
         assert_eq!(changed(|cache| cache.processors.push(b'x')), Err(Stale::Processors));
         assert_eq!(changed(|cache| cache.library.push(0)), Err(Stale::Library));
         assert_eq!(changed(|_| ()), Err(Stale::Devices));

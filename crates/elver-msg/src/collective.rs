@@ -102,16 +102,17 @@ impl Group {
     /// Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
     ///
     /// # Errors
-    /// As [`Group::broadcast`].
+    /// As [`Group::broadcast`]; [`Error::Disagree`] if a rank has 64 KiB and more, and one has not.
     pub fn allreduce<T: Element>(
         &self,
         elements: &mut [T],
         combine: impl Fn(T, T) -> T,
     ) -> Result<(), Error> {
-        let mut operation = Operation::begin(self, What::Allreduce)?;
         if size_of_val(elements) >= RING_REDUCE_BYTES {
+            let mut operation = Operation::begin(self, What::AllreduceRing)?;
             allreduce::ring(&mut operation, elements, &combine)
         } else {
+            let mut operation = Operation::begin(self, What::Allreduce)?;
             allreduce::doubling(&mut operation, elements, &combine)
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! [`calls`] makes calls of the host's own libibverbs, each timed, in a process of its own; [`cold`] starts such processes,
 //! with and without the fast library, for `elver bench open` too. [`trace`] watches programs from outside, unpatched, and
-//! [`profile`] tells what was seen. `unsafe` stands in `verbs`, and in `trace` for one call before exec.
+//! [`profile`] tells what was seen. `unsafe` stands in `verbs`, and in `trace` for one call before exec and
+//! one of ptrace.
 
 pub mod calls;
 pub mod cold;

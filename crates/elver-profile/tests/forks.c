@@ -1,8 +1,12 @@
-// Calls libibverbs, and makes processes that call what libibverbs calls: 0 if they end as they mean to. With an argument,
-// threads call through one place at once instead.
+// Calls libibverbs, and makes processes that call what libibverbs calls: 0 if they end as they mean to. With an argument it
+// does something else: "threads" call through one place at once, "signals" of real time come while it calls, or it "exits"
+// while threads call.
+#define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,6 +31,67 @@ static void *others(void *unused) {
     return 0;
 }
 
+static atomic_int signals;
+
+static void counts(int unused) {
+    (void)unused;
+    atomic_fetch_add(&signals, 1);
+}
+
+static void *waits(void *unused) {
+    while (1)
+        pause();
+    return unused;
+}
+
+// A thread sends signals to this one, which has one by itself, and ends another by the C library's.
+static void *sends(void *to) {
+    while (!atomic_load(&done))
+        pthread_kill(*(pthread_t *)to, SIGRTMIN);
+    return 0;
+}
+
+static int has_signals(const char *(*name)(int)) {
+    struct sigaction action = {.sa_handler = counts, .sa_flags = SA_RESTART};
+    sigaction(SIGRTMIN, &action, 0);
+    kill(getpid(), SIGRTMIN);
+    if (atomic_load(&signals) != 1)
+        return 3;
+    pthread_t own = pthread_self(), thread;
+    pthread_create(&thread, 0, waits, 0);
+    pthread_cancel(thread);
+    void *ended = 0;
+    pthread_join(thread, &ended);
+    if (ended != PTHREAD_CANCELED)
+        return 4;
+    pthread_create(&thread, 0, sends, &own);
+    for (int i = 0; i < 300; i++)
+        if (!name(1) || !name(2))
+            return 5;
+    atomic_store(&done, 1);
+    pthread_join(thread, 0);
+    return 0;
+}
+
+static atomic_int calls;
+
+static void *names(void *name) {
+    while (1) {
+        ((const char *(*)(int))name)(1);
+        atomic_fetch_add(&calls, 1);
+    }
+    return 0;
+}
+
+static void exits(void *name) {
+    pthread_t thread;
+    for (int i = 0; i < 4; i++)
+        pthread_create(&thread, 0, names, name);
+    while (atomic_load(&calls) < 40)
+        sched_yield();
+    _exit(6);
+}
+
 static int looks(void) {
     return opendir("/") && fopen("/dev/null", "r") && dlopen("libm.so.6", RTLD_NOW) ? 7 : 1;
 }
@@ -45,7 +110,13 @@ int main(int count, char **arguments) {
     call *list = library ? (call *)dlsym(library, "ibv_get_device_list") : 0;
     if (!list)
         return 2;
-    if (count > 1) {
+    const char *does = count > 1 ? arguments[1] : "";
+    void *name = dlsym(library, "ibv_node_type_str");
+    if (!strcmp(does, "signals"))
+        return has_signals((const char *(*)(int))name);
+    if (!strcmp(does, "exits"))
+        exits(name);
+    if (!strcmp(does, "threads")) {
         pthread_t thread;
         pthread_create(&thread, 0, others, 0);
         for (int i = 0; i < 20; i++)

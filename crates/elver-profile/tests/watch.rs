@@ -85,6 +85,23 @@ fn threads_may_return_to_where_another_ones_call_does() {
     assert_eq!(code, 0);
 }
 
+/// Signals from 32 on ended the watch, and with it the program; one that came at a breakpoint had the next one's instruction
+/// begun behind its first byte.
+#[test]
+fn signals_of_real_time_are_the_programs_own() {
+    let (seen, code) = forks(&["signals"]);
+    assert_eq!(code, 0);
+    assert_eq!(seen.calls["ibv_node_type_str"].count, 600);
+}
+
+/// Whom the end found at a breakpoint could not be looked at, which ended the watch.
+#[test]
+fn a_program_may_end_while_its_threads_stand_at_breakpoints() {
+    for _ in 0..5 {
+        assert_eq!(forks(&["exits"]).1, 6);
+    }
+}
+
 #[test]
 fn an_exit_code_and_a_signal_come_through() {
     let run = |script: &str| {
@@ -94,5 +111,6 @@ fn an_exit_code_and_a_signal_come_through() {
     };
     assert_eq!(run("exit 7"), 7);
     assert_eq!(run("kill -TERM $$"), 128 + 15);
+    assert_eq!(run("kill -64 $$"), 128 + 64);
     assert!(Watch::default().run(Command::new("/no/such/program")).is_err());
 }

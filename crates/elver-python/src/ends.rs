@@ -304,7 +304,7 @@ impl Ends {
         let copied = memory.read(0, &mut bytes);
         self.state.borrow_mut().spare.push(memory);
         wc.succeeded().and(copied).map_err(raised)?;
-        to.memory.borrow(py).0.write(to.offset, &bytes).map_err(raised)?;
+        to.memory.borrow(py).mr().write(to.offset, &bytes).map_err(raised)?;
         Ok(Some(Came { length, source }))
     }
 

@@ -22,6 +22,7 @@ mod connecting;
 mod ends;
 mod errors;
 mod memory;
+mod own;
 mod policy;
 mod session;
 mod taking;

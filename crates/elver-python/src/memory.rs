@@ -1,6 +1,7 @@
 //! Registered memory, as a buffer.
 
 use std::ffi::{c_int, c_void};
+use std::rc::Rc;
 
 use elver::{AccessFlags, Mr, Sge};
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -9,22 +10,31 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::errors::raised;
+use crate::own::Own;
 
 /// Memory that the node has, and peers who know its address and key. A writable buffer of bytes: `memoryview(memory)`. It
 /// stays registered as long as it or a view of it is there. Peers may write while Python reads, as they may with any RDMA
 /// memory: agree with them on whose turn it is.
-#[pyclass(unsendable, weakref, module = "elver")]
-pub struct Memory(pub(crate) Mr);
+#[pyclass(weakref, module = "elver")]
+pub struct Memory(Own<Mr>);
 
 impl Memory {
+    pub(crate) fn new(mr: Mr) -> Memory {
+        Memory(Own::new(Rc::new(mr)))
+    }
+
+    pub(crate) fn mr(&self) -> Rc<Mr> {
+        self.0.get()
+    }
+
     /// The offset and length of a piece, as the library has them.
     fn bounds(&self, offset: u64, length: u64) -> PyResult<(u64, u32)> {
-        let fits = offset.checked_add(length).is_some_and(|end| end <= self.0.len());
+        let fits = offset.checked_add(length).is_some_and(|end| end <= self.mr().len());
         match u32::try_from(length) {
             Ok(length) if fits => Ok((offset, length)),
             _ => Err(PyValueError::new_err(format!(
                 "{length} bytes at offset {offset} do not lie in memory of {} bytes",
-                self.0.len()
+                self.mr().len()
             ))),
         }
     }
@@ -33,7 +43,7 @@ impl Memory {
     pub(crate) fn piece(memory: &Bound<'_, Memory>, offset: u64, length: u64) -> PyResult<Piece> {
         let own = memory.borrow();
         let (offset, length) = own.bounds(offset, length)?;
-        Ok(Piece { memory: memory.clone().unbind(), offset, sge: own.0.sge(offset, length) })
+        Ok(Piece { memory: memory.clone().unbind(), offset, sge: own.mr().sge(offset, length) })
     }
 
     /// As `piece`, to its end unless a length is given.
@@ -42,7 +52,7 @@ impl Memory {
         offset: u64,
         length: Option<u64>,
     ) -> PyResult<Piece> {
-        let left = memory.borrow().0.len().saturating_sub(offset);
+        let left = memory.borrow().mr().len().saturating_sub(offset);
         Memory::piece(memory, offset, length.unwrap_or(left))
     }
 }
@@ -71,17 +81,17 @@ impl Memory {
     /// The address of the first byte, for peers.
     #[getter]
     fn address(&self) -> u64 {
-        self.0.addr()
+        self.mr().addr()
     }
 
     /// The key for peers.
     #[getter]
     fn rkey(&self) -> u32 {
-        self.0.rkey()
+        self.mr().rkey()
     }
 
     fn __len__(&self) -> usize {
-        self.0.len() as usize
+        self.mr().len() as usize
     }
 
     /// A copy of some bytes; all by default.
@@ -92,15 +102,17 @@ impl Memory {
         offset: u64,
         length: Option<u64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let length = length.unwrap_or_else(|| self.0.len().saturating_sub(offset));
+        let length = length.unwrap_or_else(|| self.mr().len().saturating_sub(offset));
         let (offset, length) = self.bounds(offset, length)?;
-        PyBytes::new_with(py, length as usize, |bytes| self.0.read(offset, bytes).map_err(raised))
+        PyBytes::new_with(py, length as usize, |bytes| {
+            self.mr().read(offset, bytes).map_err(raised)
+        })
     }
 
     /// Copies bytes in.
     #[pyo3(signature = (data, offset = 0))]
     fn write(&self, data: &[u8], offset: u64) -> PyResult<()> {
-        self.0.write(offset, data).map_err(raised)
+        self.mr().write(offset, data).map_err(raised)
     }
 
     /// # Safety
@@ -115,7 +127,7 @@ impl Memory {
         }
         let (start, len) = {
             let memory = slf.borrow();
-            (memory.0.as_ptr().cast::<c_void>(), memory.0.len() as ffi::Py_ssize_t)
+            (memory.mr().as_ptr().cast::<c_void>(), memory.mr().len() as ffi::Py_ssize_t)
         };
         // SAFETY: the view is Python's to be filled. It refers to this object, which keeps the region, and with it the
         // mapping, as long as the view is there.
@@ -126,9 +138,9 @@ impl Memory {
     fn __repr__(&self) -> String {
         format!(
             "<elver.Memory of {} bytes at {:#x}, rkey {:#x}>",
-            self.0.len(),
-            self.0.addr(),
-            self.0.rkey()
+            self.mr().len(),
+            self.mr().addr(),
+            self.mr().rkey()
         )
     }
 }

@@ -13,6 +13,7 @@ use crate::awaiting::Awaiting;
 use crate::connecting::Connecting;
 use crate::errors::{Error, gid, raised};
 use crate::memory::{Memory, access};
+use crate::own::Own;
 use crate::policy::connect_options;
 use crate::vqp::Vqp;
 use crate::waiting::waiting;
@@ -21,26 +22,31 @@ use crate::waits::{On, Waits};
 /// A connection to this host's node: at a path, or where `ELVER_SOCKET` or the system has it. It belongs to the thread that
 /// opened it, and ends with the last of what it made, or when it is closed: by `close`, or at the end of a `with` or an
 /// `async with`. Tasks of one event loop may wait for it, as many as like.
-#[pyclass(unsendable, module = "elver")]
-pub struct Session(Rc<Waits>);
+#[pyclass(module = "elver")]
+pub struct Session(Own<Waits>);
 
 impl Session {
     fn of(session: elver::Session) -> Session {
-        Session(Waits::new(session))
+        Session(Own::new(Waits::new(session)))
     }
 
-    fn open(&self) -> PyResult<&elver::Session> {
-        self.0.check_open()?;
-        Ok(&self.0.session)
+    fn waits(&self) -> Rc<Waits> {
+        self.0.get()
+    }
+
+    fn open(&self) -> PyResult<Rc<Waits>> {
+        let waits = self.waits();
+        waits.check_open()?;
+        Ok(waits)
     }
 
     /// Begins to end it, unless that is done.
     fn close_start(&self) -> PyResult<Option<elver::Closing>> {
-        if self.0.check_open().is_err() {
+        if self.waits().check_open().is_err() {
             return Ok(None);
         }
-        let closing = self.0.session.close_start();
-        self.0.close();
+        let closing = self.waits().session.close_start();
+        self.waits().close();
         match closing {
             Ok(closing) => Ok(Some(closing)),
             // With its node.
@@ -50,7 +56,7 @@ impl Session {
     }
 
     fn closing(name: &'static str, session: Bound<'_, Self>) -> Awaiting {
-        let waits = session.borrow().0.clone();
+        let waits = session.borrow().waits();
         let ended = waits.clone();
         let session = session.unbind();
         let going: Rc<OnceCell<Option<elver::Closing>>> = Rc::default();
@@ -88,21 +94,21 @@ impl Session {
     /// The node, as peers name it.
     #[getter]
     fn gid(&self) -> String {
-        self.0.session.gid().to_string()
+        self.waits().session.gid().to_string()
     }
 
     /// Whether it was not closed, and its node is there, as far as that has told. A node that has started again is another
     /// one.
     #[getter]
     fn is_open(&self) -> bool {
-        self.open().is_ok_and(|session| !matches!(session.poll(), Err(elver::Error::NodeGone)))
+        self.open().is_ok_and(|waits| !matches!(waits.session.poll(), Err(elver::Error::NodeGone)))
     }
 
     /// Zeroed memory of so many bytes, registered. Peers may do what the letters say: r (read), w (write), a (atomics).
     #[pyo3(signature = (length, access = "rwa"))]
     fn alloc(&self, length: u64, access: &str) -> PyResult<Memory> {
         let access = self::access(access)?;
-        Ok(Memory(self.open()?.alloc(length, access).map_err(raised)?))
+        Ok(Memory::new(self.open()?.session.alloc(length, access).map_err(raised)?))
     }
 
     /// A virtual queue pair to a node, by its address, and to who is bound to the port there. A leased one has an RC queue
@@ -115,7 +121,7 @@ impl Session {
     /// As `connect`, awaited.
     #[pyo3(signature = (peer, port = 0, leased = false))]
     fn connect_async(slf: Bound<'_, Self>, peer: String, port: u16, leased: bool) -> Awaiting {
-        let waits = slf.borrow().0.clone();
+        let waits = slf.borrow().waits();
         let session = slf.unbind();
         let begin = move |py: Python<'_>| {
             Py::new(py, session.borrow(py).connect_start(&peer, port, leased)?)
@@ -126,18 +132,18 @@ impl Session {
     /// As `connect`, and does not wait: `wait()` of what this gives has the Vqp, and so has who awaits it.
     #[pyo3(signature = (peer, port = 0, leased = false))]
     fn connect_start(&self, peer: &str, port: u16, leased: bool) -> PyResult<Connecting> {
-        let vqp = self.open()?.create_vqp(VqpOptions::default()).map_err(raised)?;
+        let vqp = self.open()?.session.create_vqp(VqpOptions::default()).map_err(raised)?;
         let going =
             vqp.qconnect_start(gid(peer)?, port, connect_options(leased)).map_err(raised)?;
-        Ok(Connecting::new(vqp, going, &self.0))
+        Ok(Connecting::new(vqp, going, &self.waits()))
     }
 
     /// One that messages to a port come to, and that port; 0 takes a free one.
     #[pyo3(signature = (port = 0))]
     fn bind(&self, port: u16) -> PyResult<(Vqp, u16)> {
-        let vqp = self.open()?.create_vqp(VqpOptions::default()).map_err(raised)?;
+        let vqp = self.open()?.session.create_vqp(VqpOptions::default()).map_err(raised)?;
         let port = vqp.qbind(port).map_err(raised)?;
-        Ok((Vqp::new(vqp, &self.0), port))
+        Ok((Vqp::new(vqp, &self.waits()), port))
     }
 
     /// Sessions for children of this process, each with a Vqp to each of these nodes and 32 KB of memory.
@@ -164,7 +170,7 @@ impl Session {
         unassigned: u32,
         leased: bool,
     ) -> Awaiting {
-        let waits = slf.borrow().0.clone();
+        let waits = slf.borrow().waits();
         let session = slf.unbind();
         let begin = move |py: Python<'_>| {
             let session = session.borrow(py);
@@ -206,9 +212,9 @@ impl Session {
         let peers: Vec<_> = peers.iter().map(|peer| gid(peer)).collect::<PyResult<_>>()?;
         let to = |gid| Destination { connect, ..Destination::new(gid) };
         let destinations: Vec<_> = peers.into_iter().map(to).collect();
-        let begun = self.open()?.prepare_start(count, &destinations, options);
+        let begun = self.open()?.session.prepare_start(count, &destinations, options);
         let going = Rc::new(RefCell::new(Some(begun.map_err(raised)?)));
-        Ok(Preparing { going, waits: self.0.clone() })
+        Ok(Preparing { going, waits: self.waits() })
     }
 
     /// Ends it, and returns when the node has nothing left of it; again changes nothing. What it made fails from here on, and
@@ -234,7 +240,7 @@ impl Session {
     }
 
     fn __aenter__(slf: Bound<'_, Self>) -> Awaiting {
-        let waits = slf.borrow().0.clone();
+        let waits = slf.borrow().waits();
         let mut session = Some(slf.into_any().unbind());
         let look = move |_: Python<'_>| Ok(session.take());
         Awaiting::new("Session", waits, On::Answers, Rc::new(|| true), Box::new(look))
@@ -247,11 +253,11 @@ impl Session {
 
     /// In a child of the process that opened it: has no part in its memory and socket any more. `Heirs.take` does it.
     fn leave_to_parent(&self) -> PyResult<()> {
-        self.0.session.leave_to_parent().map_err(raised)
+        self.waits().session.leave_to_parent().map_err(raised)
     }
 
     fn __repr__(&self) -> String {
-        format!("<elver.Session at {}>", self.0.session.gid())
+        format!("<elver.Session at {}>", self.waits().session.gid())
     }
 }
 
@@ -268,7 +274,7 @@ pub struct Preparing {
 }
 
 /// What a child has taken over.
-#[pyclass(unsendable, module = "elver")]
+#[pyclass(module = "elver")]
 pub struct Heir {
     /// Which one of the set.
     #[pyo3(get)]
@@ -388,8 +394,9 @@ impl Heirs {
         let elver::Heir { number, session, vqps, unassigned, mr } =
             self.0.take(number).map_err(raised)?;
         let session = Session::of(session);
+        let waits = session.waits();
         let handles = |vqps: Vec<elver::Vqp>| {
-            let handle = |vqp| Py::new(py, Vqp::new(vqp, &session.0));
+            let handle = |vqp| Py::new(py, Vqp::new(vqp, &waits));
             vqps.into_iter().map(handle).collect::<PyResult<Vec<_>>>()
         };
         let (vqps, unassigned) = (handles(vqps)?, handles(unassigned)?);
@@ -398,7 +405,7 @@ impl Heirs {
             session: Py::new(py, session)?,
             vqps,
             unassigned,
-            memory: mr.map(|mr| Py::new(py, Memory(mr))).transpose()?,
+            memory: mr.map(|mr| Py::new(py, Memory::new(mr))).transpose()?,
         })
     }
 

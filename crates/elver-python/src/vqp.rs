@@ -11,6 +11,7 @@ use crate::awaiting::Awaiting;
 use crate::ends::{Came, Ends};
 use crate::errors::{gid, raised};
 use crate::memory::{Memory, Piece};
+use crate::own::Own;
 use crate::policy::connect_options;
 use crate::waiting::waiting;
 use crate::waits::{On, Waits};
@@ -18,22 +19,27 @@ use crate::waits::{On, Waits};
 /// A virtual queue pair, connected. Each call posts one operation and waits for its end; those whose names end in `_async`
 /// give what a task awaits for it. Who gives an operation up, by a timeout or a cancelled task, does not end it: its memory
 /// may be read and written until something that was posted behind it has come back, and stays as long.
-#[pyclass(unsendable, module = "elver")]
-pub struct Vqp(Rc<Ends>);
+#[pyclass(module = "elver")]
+pub struct Vqp(Own<Ends>);
 
 impl Vqp {
     pub(crate) fn new(vqp: elver::Vqp, waits: &Rc<Waits>) -> Vqp {
-        Vqp(Ends::new(vqp, waits))
+        Vqp(Own::new(Ends::new(vqp, waits)))
+    }
+
+    fn ends(&self) -> Rc<Ends> {
+        self.0.get()
     }
 
     /// Runs an operation on a piece of memory.
     fn run(&self, op: SendOp, piece: Piece, timeout: Option<f64>) -> PyResult<()> {
-        self.0.waits.check_open()?;
-        let ticket = self.0.ticket();
-        self.0.send(&ticket, op, piece);
-        waiting(timeout, |at_most| match self.0.look_for_end(&ticket)? {
+        let ends = self.ends();
+        ends.waits.check_open()?;
+        let ticket = ends.ticket();
+        ends.send(&ticket, op, piece);
+        waiting(timeout, |at_most| match ends.look_for_end(&ticket)? {
             Some(wc) => Ok(Some(wc)),
-            None => self.0.wait_for_end(&ticket, at_most),
+            None => ends.wait_for_end(&ticket, at_most),
         })?;
         Ok(())
     }
@@ -46,8 +52,8 @@ impl Vqp {
         piece: Piece,
         found: impl Fn(Python<'_>) -> PyResult<Py<PyAny>> + 'static,
     ) -> Awaiting {
-        let (ends, ticket) = (self.0.clone(), self.0.ticket());
-        let (waiting, id) = (Rc::downgrade(&self.0), ticket.id);
+        let (ends, ticket) = (self.ends(), self.ends().ticket());
+        let (waiting, id) = (Rc::downgrade(&self.ends()), ticket.id);
         let is_up = move || waiting.upgrade().is_none_or(|ends| ends.has_ended(id));
         let mut unposted = Some((op, piece));
         let look = move |py: Python<'_>| {
@@ -56,8 +62,8 @@ impl Vqp {
             }
             ends.look_for_end(&ticket).map_err(raised)?.map(|_| found(py)).transpose()
         };
-        let waits = self.0.waits.clone();
-        Awaiting::new(name, waits, On::Vqp(self.0.vqp.id()), Rc::new(is_up), Box::new(look))
+        let waits = self.ends().waits.clone();
+        Awaiting::new(name, waits, On::Vqp(self.ends().vqp.id()), Rc::new(is_up), Box::new(look))
     }
 
     /// As `awaiting`, of an atomic operation, which gives the word that it found.
@@ -78,7 +84,7 @@ impl Vqp {
     fn came(ends: &Rc<Ends>, came: Came) -> (u32, Vqp) {
         let Came { length, source } = came;
         let back = source.map_or_else(|| ends.clone(), |vqp| Ends::back(vqp, &ends.waits));
-        (length, Vqp(back))
+        (length, Vqp(Own::new(back)))
     }
 }
 
@@ -240,22 +246,23 @@ impl Vqp {
         length: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<(u32, Vqp)> {
-        self.0.waits.check_open()?;
+        let ends = self.ends();
+        ends.waits.check_open()?;
         let piece = Memory::rest(memory, offset, length)?;
-        let ticket = self.0.ticket();
-        self.0.expect(&ticket, piece);
-        let mut came = self.0.message(py, &ticket)?;
+        let ticket = ends.ticket();
+        ends.expect(&ticket, piece);
+        let mut came = ends.message(py, &ticket)?;
         if came.is_none() {
             waiting(timeout, |at_most| {
-                if self.0.has_message(ticket.id) || self.0.failure().is_some() {
+                if ends.has_message(ticket.id) || ends.failure().is_some() {
                     return Ok(Some(()));
                 }
-                self.0.waits.wait(at_most).map(|()| None)
+                ends.waits.wait(at_most).map(|()| None)
             })?;
-            came = self.0.message(py, &ticket)?;
+            came = ends.message(py, &ticket)?;
         }
         let unexpected = elver::Error::Invalid { what: "a message that has gone" };
-        came.map(|came| Vqp::came(&self.0, came)).ok_or_else(|| raised(unexpected))
+        came.map(|came| Vqp::came(&ends, came)).ok_or_else(|| raised(unexpected))
     }
 
     /// As `recv`, awaited. Several tasks may take messages of one Vqp, each the next one.
@@ -267,8 +274,8 @@ impl Vqp {
         length: Option<u64>,
     ) -> PyResult<Awaiting> {
         let mut unposted = Some(Memory::rest(memory, offset, length)?);
-        let (ends, ticket) = (self.0.clone(), self.0.ticket());
-        let (waiting, id) = (Rc::downgrade(&self.0), ticket.id);
+        let (ends, ticket) = (self.ends(), self.ends().ticket());
+        let (waiting, id) = (Rc::downgrade(&self.ends()), ticket.id);
         let is_up = move || waiting.upgrade().is_none_or(|ends| ends.has_message(id));
         let look = move |py: Python<'_>| {
             if let Some(piece) = unposted.take() {
@@ -277,7 +284,7 @@ impl Vqp {
             let came = ends.message(py, &ticket)?.map(|came| Vqp::came(&ends, came));
             came.map(|came| came.into_py_any(py)).transpose()
         };
-        let (waits, on) = (self.0.waits.clone(), On::Vqp(self.0.vqp.id()));
+        let (waits, on) = (self.ends().waits.clone(), On::Vqp(self.ends().vqp.id()));
         Ok(Awaiting::new("Vqp.recv_async", waits, on, Rc::new(is_up), Box::new(look)))
     }
 
@@ -285,9 +292,9 @@ impl Vqp {
     /// of its own.
     #[pyo3(signature = (peer, port = 0, leased = false))]
     fn connect(&self, peer: &str, port: u16, leased: bool) -> PyResult<()> {
-        self.0.waits.check_open()?;
+        self.ends().waits.check_open()?;
         let going =
-            self.0.connect_start(gid(peer)?, port, connect_options(leased)).map_err(raised)?;
+            self.ends().connect_start(gid(peer)?, port, connect_options(leased)).map_err(raised)?;
         waiting(None, |at_most| going.wait(at_most).map(Some))?;
         Ok(())
     }
@@ -295,7 +302,7 @@ impl Vqp {
     /// As `connect`, awaited.
     #[pyo3(signature = (peer, port = 0, leased = false))]
     fn connect_async(&self, peer: &str, port: u16, leased: bool) -> PyResult<Awaiting> {
-        let (ends, peer) = (self.0.clone(), gid(peer)?);
+        let (ends, peer) = (self.ends(), gid(peer)?);
         let going: Rc<OnceCell<elver::Connecting>> = Rc::default();
         let watched = going.clone();
         let is_up = move || watched.get().is_none_or(|going| !matches!(going.poll(), Ok(None)));
@@ -308,42 +315,42 @@ impl Vqp {
             let is_done = going.get().map_or(Ok(None), elver::Connecting::poll).map_err(raised)?;
             Ok(is_done.map(|_| py.None()))
         };
-        let (name, waits) = ("Vqp.connect_async", self.0.waits.clone());
+        let (name, waits) = ("Vqp.connect_async", self.ends().waits.clone());
         Ok(Awaiting::new(name, waits, On::Answers, Rc::new(is_up), Box::new(look)))
     }
 
     /// Awaits that it fails, because its peer has gone or refused what it was sent; gives why.
     fn failure_async(&self) -> Awaiting {
-        let ends = self.0.clone();
+        let ends = self.ends();
         let look = move |py: Python<'_>| {
             ends.take_and_wake().map_err(raised)?;
             let failure = ends.failure().map(|failure| failure.to_string());
             failure.map(|failure| failure.into_py_any(py)).transpose()
         };
-        let (waits, on) = (self.0.waits.clone(), On::Vqp(self.0.vqp.id()));
+        let (waits, on) = (self.ends().waits.clone(), On::Vqp(self.ends().vqp.id()));
         Awaiting::new("Vqp.failure_async", waits, on, Rc::new(|| false), Box::new(look))
     }
 
     /// Whether it is connected, as far as the node has told.
     #[getter]
     fn is_connected(&self) -> bool {
-        self.0.vqp.is_connected()
+        self.ends().vqp.is_connected()
     }
 
     /// Why it has failed, if it has, as far as the node has told.
     #[getter]
     fn failure(&self) -> PyResult<Option<String>> {
-        self.0.vqp.session().poll().map_err(raised)?;
-        Ok(self.0.failure().map(|failure| failure.to_string()))
+        self.ends().vqp.session().poll().map_err(raised)?;
+        Ok(self.ends().failure().map(|failure| failure.to_string()))
     }
 
     fn __repr__(&self) -> String {
-        format!("<elver.Vqp {:#x}>", self.0.vqp.id())
+        format!("<elver.Vqp {:#x}>", self.ends().vqp.id())
     }
 }
 
 fn word(memory: &Bound<'_, Memory>, offset: u64) -> PyResult<u64> {
-    memory.borrow().0.read_u64(offset).map_err(raised)
+    memory.borrow().mr().read_u64(offset).map_err(raised)
 }
 
 fn nothing(py: Python<'_>) -> PyResult<Py<PyAny>> {

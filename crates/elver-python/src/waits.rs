@@ -25,6 +25,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::errors::Error;
 use crate::memory::Piece;
+use crate::own;
 use crate::taking::Left;
 
 /// Nobody sleeps.
@@ -177,8 +178,9 @@ impl Waits {
         drop(removed);
     }
 
-    /// An error once the session was closed.
+    /// An error once the session was closed. Each call begins with it, when nothing is borrowed.
     pub(crate) fn check_open(&self) -> PyResult<()> {
+        own::take_back();
         if self.state.borrow().is_closed {
             return Err(Error::new_err("this session was closed; open another one"));
         }
@@ -372,6 +374,7 @@ impl Waits {
 
     /// Takes all that was told, wakes whom it concerns, and arms the session if others sleep on.
     fn look(&self, py: Python<'_>) -> PyResult<()> {
+        own::take_back();
         for _ in 0..LOOKS {
             let ready = self.session.poll_ready();
             // Each call from here on may take what is for a VQP, or an answer, that was looked at before.

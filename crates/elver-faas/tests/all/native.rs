@@ -80,6 +80,22 @@ fn a_function_in_rust_is_forked_with_its_connections() {
     wait_for("all sessions to go", || (store.count("free") == 0).then_some(()));
 }
 
+/// The orders of its INIT process are a socket, which the programs of its first request had.
+#[test]
+fn a_program_that_a_function_starts_has_none_of_its_sockets() {
+    let store = Store::new(&PLACE, 10);
+    let mut platform = store.platform(&native("parent", 62_110, &store.gid()));
+    put(&platform, &EXAMPLES.program("function"));
+    for start in [Start::Cold, Start::Fork] {
+        let (started, answer) = platform.answer("parent", store.event(json!({"inherits": true})));
+        assert_eq!(started, start);
+        let inherits = answer["inherits"].as_str().unwrap();
+        assert!(inherits.contains("pipe:") && !inherits.contains("socket:"), "{inherits}");
+        wait_for("four sessions to be free", || (store.count("free") == 4).then_some(()));
+    }
+    platform.end();
+}
+
 #[test]
 fn a_leased_function_has_queue_pairs_of_its_own_and_gives_them_back() {
     let store = Store::new(&PLACE, 6);

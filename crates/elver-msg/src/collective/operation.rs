@@ -15,6 +15,8 @@ pub(super) enum What {
     Allgather,
     Reduce,
     Allreduce,
+    /// In a ring, where a rank's part may be as long as all that another rank has.
+    AllreduceRing,
 }
 
 /// One that goes on.

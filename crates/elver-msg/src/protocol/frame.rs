@@ -15,7 +15,7 @@ use super::fault::Fault;
 use super::kind::Kind;
 
 /// The version of all that is here. Only ends of the same one understand each other.
-pub const MAJOR: u8 = 2;
+pub const MAJOR: u8 = 3;
 /// What was added since, which the other end may pass over.
 pub const MINOR: u16 = 0;
 /// Bytes of a header.
@@ -192,7 +192,7 @@ mod tests {
         let freed =
             Header { freed_messages, freed_operations, freed_bytes, ..Header::new(Kind::Offer, 5) };
         let header = Header { more: 4, ..freed };
-        assert_eq!(header.encode(), [0x64, 2, 2, 0, 5, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
+        assert_eq!(header.encode(), [0x64, 3, 2, 0, 5, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
     }
 
     #[test]

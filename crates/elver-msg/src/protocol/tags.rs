@@ -2,8 +2,15 @@
 //! bits), and the how manieth of the group (24 bits).
 
 /// The operations, by their number in a tag.
-pub(crate) const OPERATIONS: [&str; 6] =
-    ["barrier", "broadcast", "gather", "allgather", "reduce", "allreduce"];
+pub(crate) const OPERATIONS: [&str; 7] = [
+    "barrier",
+    "broadcast",
+    "gather",
+    "allgather",
+    "reduce",
+    "allreduce",
+    "allreduce of 64 KiB and more",
+];
 /// The bit that users' tags do not have.
 pub(crate) const COLLECTIVE: u32 = 1 << 31;
 const WHAT_SHIFT: u32 = 24;

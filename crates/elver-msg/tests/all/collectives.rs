@@ -142,3 +142,17 @@ fn ranks_that_call_different_ones_are_told() {
         wait_for("the other rank", || (over.load(Ordering::SeqCst) == 2).then_some(()));
     });
 }
+
+/// One's part of a ring was as long as all of the other's elements: it took the one for the other.
+#[test]
+fn ranks_that_reduce_so_many_elements_that_they_do_it_in_other_ways_are_told() {
+    let node = TestNode::start(config(46, 1));
+    let over = AtomicU32::new(0);
+    together(&[&node], 2, Options::default(), |group| {
+        let count = if group.rank() == 0 { 10_000 } else { 5_000 };
+        let told = group.allreduce(&mut vec![1.0_f64; count], ops::sum);
+        over.fetch_add(1, Ordering::SeqCst);
+        assert!(matches!(told, Err(Error::Disagree { .. })), "rank {}: {told:?}", group.rank());
+        wait_for("the other rank", || (over.load(Ordering::SeqCst) == 2).then_some(()));
+    });
+}

@@ -10,6 +10,7 @@ mod others;
 mod results;
 mod seen;
 mod spots;
+mod stop;
 mod thread;
 
 use std::collections::HashMap;
@@ -20,16 +21,15 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use self::memory::Memory;
 use self::others::Others;
 use self::results::Files;
 use self::spots::{Spots, TRAP};
+use self::stop::{Go, Stop};
 use self::thread::Thread;
 use crate::calls::now_ns;
 
@@ -141,87 +141,72 @@ struct Watcher {
     code: u8,
 }
 
-/// How a thread goes on.
-enum Go {
-    On(Option<Signal>),
-    /// By one instruction.
-    Step,
-}
-
 impl Watcher {
     /// Waits until a thread stops, and lets it go on.
     fn turn(&mut self) -> Result<()> {
-        // Other threads of this process have children of their own.
-        let whose = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
-        let status = match waitpid(None, Some(whose)) {
-            Err(Errno::ECHILD) => {
-                self.threads.clear();
-                self.others.clear();
-                return Ok(());
-            }
-            status => status.context("waiting for the program")?,
+        let Some((id, stop)) = stop::next().context("waiting for the program")? else {
+            self.threads.clear();
+            self.others.clear();
+            return Ok(());
         };
         let stopped = now_ns();
-        let Some(thread_id) = status.pid() else { return Ok(()) };
-        let is_new = !self.threads.contains_key(&thread_id) && !self.others.has(thread_id);
-        let has_ended = matches!(status, WaitStatus::Exited(..) | WaitStatus::Signaled(..));
-        if is_new && !has_ended {
-            self.others.begins(self.pid, thread_id, &self.spots)?;
+        if stop.is_end() {
+            self.ends(id, stop);
+            return Ok(());
         }
-        let go = match status {
-            _ if !has_ended && self.others.has(thread_id) => {
-                return self.others.go_on(thread_id, &status, &self.spots, &self.memory);
-            }
-            WaitStatus::Exited(..) | WaitStatus::Signaled(..) => {
-                self.threads.remove(&thread_id);
-                self.others.ended(thread_id);
-                match status {
-                    WaitStatus::Exited(pid, code) if pid == self.pid => self.code = code as u8,
-                    WaitStatus::Signaled(pid, signal, _) if pid == self.pid => {
-                        self.code = 128 + signal as i32 as u8;
-                    }
-                    _ => {}
-                }
-                return Ok(());
-            }
-            _ => self.stop(thread_id, &status, stopped)?,
-        };
-        let thread = self.threads.entry(thread_id).or_default();
-        let resumed = match go {
-            Go::On(signal) => ptrace::syscall(thread_id, signal),
-            Go::Step => ptrace::step(thread_id, None),
-        };
-        thread.stood_ns += now_ns() - stopped + self.watch.stop_ns;
-        match resumed {
-            // It was killed meanwhile, and will be waited for.
-            Ok(()) | Err(Errno::ESRCH) => Ok(()),
-            Err(error) => Err(error).context("the program cannot go on"),
+        match self.goes_on(id, stop, stopped) {
+            // Its registers and its memory may be no more.
+            Err(_) if stop::was_killed(id) => Ok(()),
+            result => result,
         }
     }
 
-    fn stop(&mut self, id: Pid, status: &WaitStatus, stopped: u64) -> Result<Go> {
+    fn ends(&mut self, id: Pid, stop: Stop) {
+        self.threads.remove(&id);
+        self.others.ended(id);
+        if id == self.pid {
+            self.code = match stop {
+                Stop::Killed(signal) => 128 + signal,
+                Stop::Exited(code) => code,
+                _ => self.code,
+            };
+        }
+    }
+
+    fn goes_on(&mut self, id: Pid, stop: Stop, stopped: u64) -> Result<()> {
+        if !self.threads.contains_key(&id) && !self.others.has(id) {
+            self.others.begins(self.pid, id, &self.spots)?;
+        }
+        if self.others.has(id) {
+            return self.others.go_on(id, stop, &self.spots, &self.memory);
+        }
+        let go = self.stop(id, stop, stopped)?;
+        let thread = self.threads.entry(id).or_default();
+        let resumed = stop::go(id, go);
+        thread.stood_ns += now_ns() - stopped + self.watch.stop_ns;
+        resumed.context("the program cannot go on")
+    }
+
+    fn stop(&mut self, id: Pid, stop: Stop, stopped: u64) -> Result<Go> {
         let thread = self.threads.entry(id).or_default();
         let now = stopped.saturating_sub(thread.stood_ns);
-        match status {
-            WaitStatus::PtraceSyscall(_) => {
-                self.system_call(id, now)?;
-                Ok(Go::On(None))
+        match stop {
+            Stop::SystemCall => self.system_call(id, now)?,
+            Stop::Event(libc::PTRACE_EVENT_EXEC) => {
+                // Another program: nothing of the old one is there.
+                self.memory = Memory::of(self.pid)?;
+                self.spots = Spots::default();
+                self.threads.entry(id).or_default().forget_calls();
             }
-            WaitStatus::PtraceEvent(_, _, event) => {
-                if *event == libc::PTRACE_EVENT_EXEC {
-                    // Another program: nothing of the old one is there.
-                    self.memory = Memory::of(self.pid)?;
-                    self.spots = Spots::default();
-                    self.threads.entry(id).or_default().forget_calls();
-                }
-                Ok(Go::On(None))
-            }
-            WaitStatus::Stopped(_, Signal::SIGTRAP) => self.trap(id, now),
+            Stop::Signal(stop::SIGTRAP) => return self.trap(id, now),
             // A new thread's first stop.
-            WaitStatus::Stopped(_, Signal::SIGSTOP) => Ok(Go::On(None)),
-            WaitStatus::Stopped(_, signal) => Ok(Go::On(Some(*signal))),
-            _ => Ok(Go::On(None)),
+            Stop::Signal(stop::SIGSTOP) => {}
+            // It came before the step. That ends where a handler begins, which returns to the breakpoint.
+            Stop::Signal(signal) if thread.stepping.is_some() => return Ok(Go::Step(signal)),
+            Stop::Signal(signal) => return Ok(Go::On(signal)),
+            Stop::Event(_) | Stop::Exited(_) | Stop::Killed(_) => {}
         }
+        Ok(Go::On(stop::NONE))
     }
 
     fn system_call(&mut self, id: Pid, now: u64) -> Result<()> {
@@ -250,13 +235,18 @@ impl Watcher {
 
     /// A breakpoint, or the step over one.
     fn trap(&mut self, id: Pid, now: u64) -> Result<Go> {
-        let Some(thread) = self.threads.get_mut(&id) else { return Ok(Go::On(None)) };
+        let Some(thread) = self.threads.get_mut(&id) else { return Ok(Go::On(stop::NONE)) };
         if let Some(spot) = thread.stepping.take() {
-            if self.spots.stands_at(spot) {
+            let steps = |other: &Thread| other.stepping == Some(spot);
+            if self.spots.stands_at(spot) && !self.threads.values().any(steps) {
                 self.memory.write(spot, &[spots::INT3])?;
             }
-            return Ok(Go::On(None));
+            // Another thread's call may have put one there before the step.
+            if !stop::met_breakpoint(id) {
+                return Ok(Go::On(stop::NONE));
+            }
         }
+        let Some(thread) = self.threads.get_mut(&id) else { return Ok(Go::On(stop::NONE)) };
         let mut registers = ptrace::getregs(id)?;
         let address = registers.rip.wrapping_sub(TRAP);
         if let Some(frame) = thread.returns_at(address, registers.rsp) {
@@ -266,18 +256,22 @@ impl Watcher {
             }
             registers.rip = address;
             ptrace::setregs(id, registers)?;
-            return Ok(Go::On(None));
+            return Ok(Go::On(stop::NONE));
         }
         let Some(spot) = self.spots.at(address).cloned() else {
             // Where a call of another thread's returns to, or has meanwhile.
             let Some(byte) = self.spots.stood_at(address) else {
-                return Ok(Go::On(Some(Signal::SIGTRAP)));
+                return Ok(Go::On(stop::SIGTRAP));
             };
             return self.step_over(id, address, byte, registers);
         };
         // Of the C library and libnl only what libibverbs has called counts.
         if spot.is_call || thread.outermost().is_some() {
             let back = self.memory.word(registers.rsp)?;
+            // A handler has returned to where the call begins.
+            if thread.is_in(&spot.name, back, registers.rsp) {
+                return self.step_over(id, address, spot.byte, registers);
+            }
             if self.spots.enter_return(&self.memory, back)? {
                 self.memory.write(back, &[spots::INT3])?;
             }
@@ -297,6 +291,6 @@ impl Watcher {
         self.threads.entry(id).or_default().stepping = Some(address);
         registers.rip = address;
         ptrace::setregs(id, registers)?;
-        Ok(Go::Step)
+        Ok(Go::Step(stop::NONE))
     }
 }

@@ -8,12 +8,11 @@ use std::fs;
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::ptrace;
-use nix::sys::signal::Signal;
-use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 
 use super::memory::Memory;
 use super::spots::{INT3, Spots, TRAP};
+use super::stop::{self, Go, Stop};
 
 /// The numbers of system calls of x86-64; see `names`.
 const CLONE: u64 = 56;
@@ -72,53 +71,55 @@ impl Others {
     pub(super) fn go_on(
         &mut self,
         id: Pid,
-        status: &WaitStatus,
+        stop: Stop,
         spots: &Spots,
         memory: &Memory,
     ) -> Result<()> {
         let Some(other) = self.0.get_mut(&id) else { return Ok(()) };
-        let resumed = match *status {
+        let go = match stop {
             // What it begins with; from here on nothing of it is ours.
-            WaitStatus::Stopped(_, Signal::SIGSTOP) if !other.shares => self.let_go(id),
+            Stop::Signal(stop::SIGSTOP) if !other.shares => return self.let_go(id),
             // A program of another user's gets his rights only if nobody watches.
-            WaitStatus::PtraceSyscall(_) if becomes_another(id) => self.let_go(id),
-            WaitStatus::Stopped(_, Signal::SIGSTOP) => ptrace::syscall(id, None),
-            WaitStatus::Stopped(_, Signal::SIGTRAP) if other.shares => {
-                other.trap(id, spots, memory)?
-            }
-            WaitStatus::Stopped(_, signal) => ptrace::syscall(id, signal),
-            _ => ptrace::syscall(id, None),
+            Stop::SystemCall if becomes_another(id) => return self.let_go(id),
+            Stop::Signal(stop::SIGTRAP) if other.shares => other.trap(id, spots, memory)?,
+            Stop::Signal(signal) if other.stepping.is_some() => Go::Step(signal),
+            Stop::Signal(signal) if signal != stop::SIGSTOP => Go::On(signal),
+            _ => Go::On(stop::NONE),
         };
-        match resumed {
-            // It was killed meanwhile, and will be waited for.
-            Ok(()) | Err(Errno::ESRCH) => Ok(()),
-            Err(error) => Err(error).context("a process of the program's cannot go on"),
-        }
+        stop::go(id, go).context("a process of the program's cannot go on")
     }
 
-    fn let_go(&mut self, id: Pid) -> nix::Result<()> {
+    fn let_go(&mut self, id: Pid) -> Result<()> {
         self.0.remove(&id);
-        ptrace::detach(id, None)
+        match ptrace::detach(id, None) {
+            // It was killed meanwhile, and will be waited for.
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(error) => Err(error).context("a process of the program's cannot be let go"),
+        }
     }
 }
 
 impl Other {
-    fn trap(&mut self, id: Pid, spots: &Spots, memory: &Memory) -> Result<nix::Result<()>> {
+    fn trap(&mut self, id: Pid, spots: &Spots, memory: &Memory) -> Result<Go> {
         if let Some(spot) = self.stepping.take() {
             if spots.stands_at(spot) {
                 memory.write(spot, &[INT3])?;
             }
-            return Ok(ptrace::syscall(id, None));
+            // As a thread of the program's.
+            if !stop::met_breakpoint(id) {
+                return Ok(Go::On(stop::NONE));
+            }
         }
-        let Ok(mut registers) = ptrace::getregs(id) else { return Ok(ptrace::syscall(id, None)) };
+        let mut registers = ptrace::getregs(id)?;
         let address = registers.rip.wrapping_sub(TRAP);
         let Some(byte) = spots.stood_at(address) else {
-            return Ok(ptrace::syscall(id, Signal::SIGTRAP));
+            return Ok(Go::On(stop::SIGTRAP));
         };
         memory.write(address, &[byte])?;
         self.stepping = Some(address);
         registers.rip = address;
-        Ok(ptrace::setregs(id, registers).and_then(|()| ptrace::step(id, None)))
+        ptrace::setregs(id, registers)?;
+        Ok(Go::Step(stop::NONE))
     }
 }
 

@@ -32,6 +32,13 @@ impl Thread {
         }
     }
 
+    /// Whether it is in this call already, and in none that this one has made.
+    pub(super) fn is_in(&self, name: &str, back: u64, stack: u64) -> bool {
+        let is_it =
+            |frame: &Frame| frame.name == name && frame.back == back && frame.stack == stack;
+        self.frames.last().is_some_and(is_it)
+    }
+
     /// The function that returns to this address: the stack is above where its return address stood. Those that it has
     /// called are over too.
     pub(super) fn returns_at(&mut self, address: u64, stack: u64) -> Option<Frame> {
@@ -69,6 +76,7 @@ mod tests {
         thread.enters("inner".into(), 0x20, 0x8000, 2);
         thread.add_kernel(5);
         assert_eq!(thread.outermost(), Some("outer"));
+        assert!(thread.is_in("inner", 0x20, 0x8000) && !thread.is_in("outer", 0x10, 0x9000));
         assert!(thread.returns_at(0x20, 0x7000).is_none(), "the stack is below: a deeper call");
         assert!(thread.returns_at(0x30, 0x9008).is_none());
         let outer = thread.returns_at(0x10, 0x9008).unwrap();

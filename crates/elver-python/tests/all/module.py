@@ -1,9 +1,12 @@
 """What Python programs do with the module, against a node; ELVER_SOCKET says where it is."""
 
+import gc
 import os
 import signal
 import struct
+import sys
 import threading
+import time
 
 import elver
 
@@ -122,6 +125,41 @@ thread = threading.Thread(target=elsewhere)
 thread.start()
 thread.join()
 assert told, "another thread is refused"
+
+# What the garbage collector frees in another thread goes with its own thread's next call.
+class Held:
+    pass
+
+
+def cycle():
+    held = Held()
+    held.itself, held.memory, held.vqp = held, session.alloc(64), session.connect(node)
+    return held.memory.address, held.memory.rkey
+
+
+def reads(address, rkey):
+    session.connect(node).read(memory, 0, 8, address, rkey, timeout=30)
+
+
+unraisable = []
+sys.unraisablehook = unraisable.append
+gc.disable()
+where = cycle()
+reads(*where)
+thread = threading.Thread(target=gc.collect)
+thread.start()
+thread.join()
+gc.enable()
+sys.unraisablehook = sys.__unraisablehook__
+assert not unraisable, unraisable
+# The node hears of it some calls later.
+over = time.monotonic() + 60
+try:
+    while time.monotonic() < over:
+        reads(*where)
+    raise AssertionError("the memory is registered still")
+except elver.Error as error:
+    assert "remote access error" in str(error), error
 
 # Children inherit.
 heirs = session.prepare(2, [node])
