@@ -70,6 +70,7 @@ pub(crate) fn lock() -> Locked {
         // Of what came while handlers of the program's ran, which may be unknown to the child.
         world.leave_unbound_to_tcp();
     }
+    world.let_go_of_lost();
     Locked(guard)
 }
 
@@ -90,6 +91,7 @@ impl DerefMut for Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
+        self.let_go_of_lost();
         self.pass_news();
         OWNER.store(0, Ordering::Relaxed);
     }

@@ -35,6 +35,8 @@ const UNDECIDED_MAX: u64 = 1_024;
 const LIMIT_PER_UNDECIDED: u64 = 8;
 /// Where the numbers of closed copies begin.
 const NOWHERE: RawFd = -2;
+/// A number that no descriptor has: beyond what a process may have.
+const CLOSED: RawFd = RawFd::MAX;
 /// How long a process without a node does not look for one again.
 const NO_NODE: Duration = Duration::from_secs(1);
 /// The longest sleeps: of those who have nothing to wait for here, and while ends have not agreed.
@@ -258,6 +260,34 @@ impl World {
             if !is_carried {
                 // The kernel's tells of it until a stream does, or for good if none comes.
                 epoll.watch_by(id, conn.fds[0], closed);
+            }
+        }
+    }
+
+    /// What was closed in the middle of a call is closed here.
+    pub(crate) fn let_go_of_lost(&mut self) {
+        if !fds::has_lost() || self.is_borrowed() {
+            return;
+        }
+        fds::tell_lost();
+        self.epolls.retain(|number, epoll| epoll.has_kept(*number));
+        let is_lost = |(id, conn): (&u32, &Conn)| {
+            conn.fds.iter().any(|fd| fds::conn(*fd) != Some(*id)).then_some(*id)
+        };
+        let lost: Vec<u32> = self.conns.iter().filter_map(is_lost).collect();
+        for id in lost {
+            let Some(conn) = self.conns.get_mut(&id) else { continue };
+            let (kept, closed) = std::mem::take(&mut conn.fds)
+                .into_iter()
+                .partition(|fd| fds::conn(*fd) == Some(id));
+            conn.fds = kept;
+            if conn.fds.is_empty() {
+                // What has its number may be another's.
+                conn.fds.push(CLOSED);
+                self.end(id);
+            } else {
+                let closed: Vec<RawFd> = closed;
+                closed.into_iter().for_each(|fd| self.keep_watched(id, fd));
             }
         }
     }

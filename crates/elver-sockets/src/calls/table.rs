@@ -9,7 +9,14 @@ use crate::{errno, fds, lock, real};
 /// A descriptor is about to be closed. In a child that shares this memory until it runs another program, that is the
 /// child's copy alone.
 fn closing(fd: c_int) {
-    if fds::is_ours(fd) {
+    if !fds::is_ours(fd) {
+        return;
+    }
+    if lock::is_interrupted() {
+        // By a signal's handler, or one that this library has opened in the middle of the call, and that is none of what
+        // its number says.
+        fds::lose(fd);
+    } else {
         errno::beside(|| {
             let mut world = lock::lock();
             if !world.is_borrowed() {
@@ -21,7 +28,13 @@ fn closing(fd: c_int) {
 
 /// A descriptor is a copy of another from here on.
 fn copied(from: c_int, to: c_int) -> c_int {
-    if to >= 0 && to != from && fds::is_ours(from) {
+    if to < 0 || to == from || !fds::is_ours(from) {
+        return to;
+    }
+    if lock::is_interrupted() && fds::conn(from).is_none() && fds::epoll(from).is_none() {
+        fds::share(from);
+        fds::lose(to);
+    } else {
         errno::beside(|| {
             let mut world = lock::lock();
             if !world.is_borrowed() {

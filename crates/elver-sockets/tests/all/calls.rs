@@ -1,0 +1,15 @@
+//! Calls that the C library makes itself, that a signal interrupts, or that ask for nothing (`calls.c`).
+
+use crate::edges::beside_threads;
+
+/// The library closed a descriptor of its own, with such a number, under its own lock, by the function that takes it.
+#[test]
+fn a_descriptor_that_was_closed_unseen_is_in_nobody_s_way() {
+    beside_threads(70, "3", "close-unseen");
+}
+
+#[test]
+fn a_signal_s_handler_may_close_connections_in_the_middle_of_a_call() {
+    let host = beside_threads(73, "3", "handler-closes");
+    assert_eq!(host.lines(" ended: "), 6, "{}", host.log());
+}
