@@ -13,6 +13,7 @@ use super::poll::duration;
 use crate::conn::READS;
 use crate::epolls::{Entry, Epoll, kept};
 use crate::log::Why;
+use crate::signals::Signals;
 use crate::sleeper::Watched;
 use crate::wait::{Wanted, asked};
 use crate::world::World;
@@ -252,7 +253,7 @@ unsafe fn waits(
     // One that is not known has nothing of ours.
     let number = fds::epoll(epoll).unwrap_or_default();
     let mut wanted = InEpoll { epoll, number, events, told: 0, is_gone: false };
-    wait::until(&mut wanted, wait::deadline(at_most), mask)?;
+    wait::until(&mut wanted, wait::deadline(at_most), &mut Signals::by(mask))?;
     if wanted.is_gone {
         return Err(libc::EBADF);
     }

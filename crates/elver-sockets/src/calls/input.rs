@@ -15,6 +15,7 @@ use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, sockopt};
 
 use crate::carried::{Done, PEEKED_MAX};
+use crate::signals::Signals;
 use crate::sleeper::Watched;
 use crate::tcp::Failure;
 use crate::wait::{OfConn, Wanted};
@@ -68,7 +69,7 @@ fn read_some(
     before: usize,
 ) -> Option<Result<usize, c_int>> {
     let id = fds::conn(fd)?;
-    let (mut deadline, mut seen) = (None, None);
+    let (mut deadline, mut seen, mut signals) = (None, None, Signals::of_thread());
     let mut waits = (flags & MSG_DONTWAIT != 0).then_some(false);
     let waits_for_all =
         flags & MSG_WAITALL != 0 && *waits.get_or_insert_with(|| !is_nonblocking(fd));
@@ -92,7 +93,7 @@ fn read_some(
                     let until =
                         *deadline.get_or_insert_with(|| wait::deadline(receive_timeout(fd)));
                     let mut ahead = Ahead { id, seen: more };
-                    if wait::until(&mut ahead, until, ptr::null()) != Ok(true) {
+                    if wait::until(&mut ahead, until, &mut signals) != Ok(true) {
                         return Some(Ok(more));
                     }
                     continue;
@@ -113,7 +114,7 @@ fn read_some(
                     return Some(if *read > 0 { Ok(*read) } else { Err(libc::EAGAIN) });
                 }
                 let until = *deadline.get_or_insert_with(|| wait::deadline(receive_timeout(fd)));
-                match wait_for(id, POLLIN, until) {
+                match wait_for(id, POLLIN, until, &mut signals) {
                     Ok(true) => {}
                     Ok(false) | Err(_) if *read > 0 => return Some(Ok(*read)),
                     Ok(false) => return Some(Err(libc::EAGAIN)),
@@ -177,8 +178,9 @@ pub(super) fn wait_for(
     id: u32,
     events: i16,
     deadline: Option<std::time::Instant>,
+    signals: &mut Signals,
 ) -> Result<bool, c_int> {
-    wait::until(&mut OfConn { id, events }, deadline, ptr::null())
+    wait::until(&mut OfConn { id, events }, deadline, signals)
 }
 
 /// Whether a call takes errors alone (`MSG_ERRQUEUE`), which are the kernel's to tell.

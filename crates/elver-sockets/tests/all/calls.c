@@ -55,3 +55,81 @@ static int closes_in_a_handler(int port) {
     }
     return close(fds[2]);
 }
+
+// ---- signals that come while a call looks
+
+static _Atomic int handled, goes_on = 1;
+static void handles(int signal) { handled += signal != 0; }
+
+static void *keeps_busy(void *fd) {
+    char byte = 1;
+    while (goes_on) {
+        write_all(*(int *)fd, &byte, 1);
+        read_all(*(int *)fd, &byte, 1);
+    }
+    return NULL;
+}
+
+static void *is_interrupted(void *fd) {
+    char byte;
+    waiter = gettid();
+    CHECK(read(*(int *)fd, &byte, 1) == -1 && errno == EINTR);
+    return NULL;
+}
+
+// Until a thread sleeps for events.
+static void await_poll(int tid) {
+    char path[64], line[256];
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", tid);
+    for (int round = 0; round < 1000000; round++) {
+        FILE *call = fopen(path, "r");
+        CHECK(call && fgets(line, sizeof line, call) && fclose(call) == 0);
+        if (atoi(line) == SYS_ppoll) return;
+    }
+    CHECK(!"the thread sleeps");
+}
+
+// A call that waits ends by a signal, also while others keep it awake.
+static int interrupts(int port) {
+    int busy = connects(port), idle = connects(port);
+    await_carried_ends(busy, 2);
+    await_carried_ends(idle, 4);
+    struct sigaction action = {.sa_handler = handles};
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    // Those that come before a wait which has no time, and that it lets through.
+    sigset_t one, none, before;
+    struct timespec now = {0, 0};
+    struct pollfd entry = {idle, POLLIN, 0};
+    fd_set in;
+    FD_ZERO(&in);
+    FD_SET(idle, &in);
+    CHECK(sigemptyset(&none) == 0 && sigemptyset(&one) == 0 && sigaddset(&one, SIGUSR1) == 0);
+    CHECK(pthread_sigmask(SIG_BLOCK, &one, &before) == 0);
+    CHECK(raise(SIGUSR1) == 0 && ppoll(&entry, 1, &now, NULL) == 0 && handled == 0);
+    CHECK(ppoll(&entry, 1, &now, &none) == -1 && errno == EINTR && handled == 1);
+    CHECK(raise(SIGUSR1) == 0 && pselect(idle + 1, &in, NULL, NULL, &now, &none) == -1 && errno == EINTR && handled == 2);
+    CHECK(ppoll(&entry, 1, &now, &none) == 0);
+    CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+    pthread_t busy_thread, thread;
+    CHECK(pthread_create(&busy_thread, NULL, keeps_busy, &busy) == 0);
+    for (int round = 0; round < 100; round++) {
+        struct timespec until;
+        waiter = 0;
+        CHECK(pthread_create(&thread, NULL, is_interrupted, &idle) == 0);
+        while (!waiter) sched_yield();
+        await_poll(waiter);
+        // Wherever it is by now.
+        for (uint64_t turns = drawn() % 100000; turns > 0; turns--) __asm__ volatile("");
+        CHECK(pthread_kill(thread, SIGUSR1) == 0);
+        CHECK(clock_gettime(CLOCK_REALTIME, &until) == 0);
+        until.tv_sec += 60;
+        CHECK(pthread_timedjoin_np(thread, NULL, &until) == 0);
+    }
+    // What was blocked before is, and nothing else.
+    sigset_t after;
+    CHECK(pthread_sigmask(SIG_BLOCK, NULL, &after) == 0);
+    for (int signal = 1; signal < 32; signal++) CHECK(sigismember(&after, signal) == sigismember(&before, signal));
+    goes_on = 0;
+    CHECK(pthread_join(busy_thread, NULL) == 0);
+    return close(busy) | close(idle);
+}

@@ -13,3 +13,9 @@ fn a_signal_s_handler_may_close_connections_in_the_middle_of_a_call() {
     let host = beside_threads(73, "3", "handler-closes");
     assert_eq!(host.lines(" ended: "), 6, "{}", host.log());
 }
+
+#[test]
+fn a_signal_ends_a_wait_whenever_it_comes() {
+    let host = beside_threads(71, "2", "interrupt");
+    assert_eq!(host.lines(" ended: "), 4, "{}", host.log());
+}

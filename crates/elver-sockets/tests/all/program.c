@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stddef.h>
@@ -1031,6 +1032,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "close-all")) return closes_all(port);
     if (!strcmp(argv[1], "close-unseen")) return closes_unseen(port);
     if (!strcmp(argv[1], "handler-closes")) return closes_in_a_handler(port);
+    if (!strcmp(argv[1], "interrupt")) return interrupts(port);
     if (!strcmp(argv[1], "deaf")) return is_deaf(port);
     if (!strcmp(argv[1], "crowd")) return crowds_an_epoll(port);
     if (!strcmp(argv[1], "heir")) return serves_an_heir(port);
