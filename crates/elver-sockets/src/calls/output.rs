@@ -181,7 +181,11 @@ pub(crate) unsafe extern "C-unwind" fn writev(
     iov: *const iovec,
     count: c_int,
 ) -> ssize_t {
-    or_real!(fd, buffers(iov, count.max(0) as usize), 0, real::writev(fd, iov, count))
+    if count < 0 {
+        // SAFETY: the caller's promise is the same; the kernel refuses it.
+        return unsafe { real::writev(fd, iov, count) };
+    }
+    or_real!(fd, buffers(iov, count as usize), 0, real::writev(fd, iov, count))
 }
 
 /// As `preadv2`.
@@ -193,17 +197,12 @@ pub(crate) unsafe extern "C-unwind" fn pwritev2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    if offset != -1 {
+    if offset != -1 || count < 0 {
         // SAFETY: the caller's promise is the same.
         return unsafe { real::pwritev2(fd, iov, count, offset, flags) };
     }
     let waits = if flags & libc::RWF_NOWAIT != 0 { MSG_DONTWAIT } else { 0 };
-    or_real!(
-        fd,
-        buffers(iov, count.max(0) as usize),
-        waits,
-        real::pwritev2(fd, iov, count, offset, flags)
-    )
+    or_real!(fd, buffers(iov, count as usize), waits, real::pwritev2(fd, iov, count, offset, flags))
 }
 
 /// Its name in programs for large files.

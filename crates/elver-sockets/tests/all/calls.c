@@ -133,3 +133,33 @@ static int interrupts(int port) {
     CHECK(pthread_join(busy_thread, NULL) == 0);
     return close(busy) | close(idle);
 }
+
+// ---- calls that ask for nothing
+
+// Reads and writes of no bytes do not wait, and of less than none are refused.
+static void moves_nothing(int fd) {
+    struct iovec empty[2] = {{NULL, 0}, {NULL, 0}};
+    volatile int less = -1;
+    CHECK(read(fd, NULL, 0) == 0 && write(fd, NULL, 0) == 0);
+    for (int count = 0; count < 3; count++) {
+        CHECK(readv(fd, empty, count) == 0 && preadv2(fd, empty, count, -1, 0) == 0);
+        CHECK(writev(fd, empty, count) == 0 && pwritev2(fd, empty, count, -1, 0) == 0);
+    }
+    CHECK(readv(fd, empty, less) == -1 && errno == EINVAL);
+    CHECK(preadv2(fd, empty, less, -1, 0) == -1 && errno == EINVAL);
+    CHECK(writev(fd, empty, less) == -1 && errno == EINVAL);
+    CHECK(pwritev2(fd, empty, less, -1, 0) == -1 && errno == EINVAL);
+}
+
+static int asks_for_nothing(int port) {
+    int fd = connects(port);
+    for (int round = 0; round < 4; round++) {
+        if (round == 2) {
+            CHECK(fcntl(fd, F_SETFL, 0) == 0);
+            await_carried(fd);
+        }
+        moves_nothing(fd);
+        CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+    }
+    return close(fd);
+}

@@ -19,3 +19,9 @@ fn a_signal_ends_a_wait_whenever_it_comes() {
     let host = beside_threads(71, "2", "interrupt");
     assert_eq!(host.lines(" ended: "), 4, "{}", host.log());
 }
+
+#[test]
+fn who_asks_for_nothing_does_not_wait() {
+    let host = beside_threads(72, "1", "nothing");
+    assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
+}

@@ -1033,6 +1033,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "close-unseen")) return closes_unseen(port);
     if (!strcmp(argv[1], "handler-closes")) return closes_in_a_handler(port);
     if (!strcmp(argv[1], "interrupt")) return interrupts(port);
+    if (!strcmp(argv[1], "nothing")) return asks_for_nothing(port);
     if (!strcmp(argv[1], "deaf")) return is_deaf(port);
     if (!strcmp(argv[1], "crowd")) return crowds_an_epoll(port);
     if (!strcmp(argv[1], "heir")) return serves_an_heir(port);
