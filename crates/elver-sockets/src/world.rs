@@ -434,8 +434,8 @@ impl World {
                 }
             }
             Phase::Connecting { connecting, until_ns, .. } => {
-                let late = now_ns() > *until_ns;
-                match connecting.poll() {
+                let (polled, late) = in_time(|| connecting.poll(), now_ns, *until_ns);
+                match polled {
                     polled if late => {
                         polled.ok().flatten().into_iter().for_each(refuse);
                         self.stay(id, Why::Late, "");
@@ -702,6 +702,12 @@ impl World {
         }
         std::mem::take(&mut self.counts).tell();
     }
+}
+
+/// What a poll says, and whether the time has passed by then: who was stopped before it may find what was made too late.
+fn in_time<T>(poll: impl FnOnce() -> T, now_ns: impl FnOnce() -> u64, until_ns: u64) -> (T, bool) {
+    let polled = poll();
+    (polled, now_ns() > until_ns)
 }
 
 /// The number that is next to one, and none's.
