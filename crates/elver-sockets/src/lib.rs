@@ -9,7 +9,7 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | `calls` | the C library's functions |
-//! | `world`, `lock`, `turn` | all that is known, behind one lock; how the ends of a connection agree |
+//! | `world`, `lock`, `holder`, `turn` | all that is known, behind one lock; how the ends of a connection agree |
 //! | `meeting`, `owner` | how they find each other, and whom they believe |
 //! | `conn`, `carried`, `frame`, `tcp`, `ending` | a connection, before and after |
 //! | `wait`, `signals`, `sleeper`, `polled`, `epolls` | readiness |
@@ -32,6 +32,7 @@ mod epolls;
 mod errno;
 mod fds;
 mod frame;
+mod holder;
 mod link;
 mod lock;
 mod log;

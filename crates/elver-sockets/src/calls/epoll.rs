@@ -119,7 +119,10 @@ fn look_at_kernel(epoll: RawFd, events: &mut [epoll_event]) -> (usize, bool) {
 
 /// An epoll was made, or not. Its copies must be known before it has a connection of ours.
 fn made(epoll: c_int) -> c_int {
-    if epoll >= 0 {
+    if epoll >= 0 && lock::is_interrupted() {
+        // In a signal's handler: it is known from when it is asked for a connection.
+        fds::lose_former(epoll);
+    } else if epoll >= 0 {
         errno::beside(|| {
             let mut world = lock::lock();
             if !world.is_borrowed() {

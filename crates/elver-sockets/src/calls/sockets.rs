@@ -107,7 +107,10 @@ fn before_wait() {
 
 /// A connection was accepted, or not.
 fn accepted(fd: c_int) -> c_int {
-    if fd >= 0 {
+    if fd >= 0 && lock::is_interrupted() {
+        // In a signal's handler: it stays with TCP.
+        fds::lose_former(fd);
+    } else if fd >= 0 {
         errno::beside(|| {
             if let Some(tuple) = Tuple::of(tcp::fd(fd), Side::Acceptor, None) {
                 lock::lock().add(fd, tuple, Side::Acceptor);

@@ -31,7 +31,7 @@ fn copied(from: c_int, to: c_int) -> c_int {
     if to < 0 || to == from || !fds::is_ours(from) {
         return to;
     }
-    if lock::is_interrupted() && fds::conn(from).is_none() && fds::epoll(from).is_none() {
+    if lock::is_interrupted() {
         fds::share(from);
         fds::lose(to);
     } else {
@@ -87,6 +87,9 @@ pub(crate) unsafe extern "C-unwind" fn closefrom(first: c_int) {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    if let Err(error) = may_copy(fd) {
+        return errno::tell(Err(error));
+    }
     // SAFETY: the caller's promise is the same.
     copied(fd, unsafe { real::dup(fd) })
 }
@@ -117,6 +120,7 @@ fn replaces(fd: c_int, to: c_int) -> Result<(), c_int> {
     if fd == to || rustix::io::fcntl_getfd(crate::tcp::fd(fd)).is_err() {
         return Ok(());
     }
+    may_copy(fd)?;
     if fds::is_own(to) {
         return Err(libc::EBUSY);
     }
@@ -124,7 +128,21 @@ fn replaces(fd: c_int, to: c_int) -> Result<(), c_int> {
     Ok(())
 }
 
+/// Whether a copy can be made, of which all is to be known that is known of the descriptor.
+///
+/// # Errors
+/// `EDEADLK` in a signal's handler that would wait for what it interrupts.
+fn may_copy(fd: c_int) -> Result<(), c_int> {
+    let is_known = fds::conn(fd).is_some() || fds::epoll(fd).is_some();
+    if is_known && lock::is_interrupted() { Err(libc::EDEADLK) } else { Ok(()) }
+}
+
 fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if matches!(command, F_DUPFD | F_DUPFD_CLOEXEC)
+        && let Err(error) = may_copy(fd)
+    {
+        return errno::tell(Err(error));
+    }
     // SAFETY: the caller's caller's promise is the same: what a command takes, it gives.
     let result = unsafe { real::fcntl(fd, command, argument) };
     match command {

@@ -24,22 +24,49 @@ static int ends_said(void) {
 
 // ---- a signal's handler in the middle of a call that does not wait
 
-static int closed_by_handler, replaced_by_handler;
+static int closed_by_handler, replaced_by_handler, busy_in_handler, listener_in_handler;
 static void *nowhere;
 
+// Calls that would wait for what they interrupt.
+static int is_told_of_deadlock(int fd) {
+    char byte;
+    struct pollfd entry = {fd, POLLIN, 0};
+    int epoll = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    return epoll >= 0 && read(fd, &byte, 1) == -1 && errno == EDEADLK && write(fd, "!", 1) == -1 && errno == EDEADLK
+        && poll(&entry, 1, -1) == -1 && errno == EDEADLK && shutdown(fd, SHUT_WR) == -1 && errno == EDEADLK
+        && dup(fd) == -1 && errno == EDEADLK && dup2(fd, fd + 1) == -1 && errno == EDEADLK
+        && fcntl(fd, F_DUPFD, 0) == -1 && errno == EDEADLK && epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == -1
+        && errno == EDEADLK && close(epoll) == 0;
+}
+
+// A connection that is made and accepted there stays with TCP.
+static int goes_by_tcp(void) {
+    struct sockaddr_in at;
+    socklen_t len = sizeof at;
+    char byte = 0;
+    int there = socket(AF_INET, SOCK_STREAM, 0), here = -1;
+    if (getsockname(listener_in_handler, (void *)&at, &len) || connect(there, (void *)&at, len)) return 0;
+    here = accept(listener_in_handler, NULL, NULL);
+    return write(there, "t", 1) == 1 && read(here, &byte, 1) == 1 && byte == 't' && !close(here) && !close(there);
+}
+
 static void closes(int signal) {
+    if (!is_told_of_deadlock(busy_in_handler) || !goes_by_tcp()) abort();
     int none = open("/dev/null", O_RDONLY);
     if (signal != SIGSEGV || none < 0 || close(closed_by_handler) || dup2(none, replaced_by_handler) < 0 || close(none)) abort();
     if (mprotect(nowhere, 4096, PROT_READ | PROT_WRITE)) abort();
 }
 
-// A handler may close descriptors, and put others in their place.
+// A handler may close descriptors, and put others in their place, and hangs by nothing else.
 static int closes_in_a_handler(int port) {
     char byte;
     int fds[3];
     for (int i = 0; i < 3; i++) await_carried_ends(fds[i] = connects(port), 2 * i + 2);
     closed_by_handler = fds[0];
     replaced_by_handler = fds[1];
+    busy_in_handler = fds[2];
+    listener_in_handler = listens(0);
     nowhere = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(nowhere != MAP_FAILED && signal(SIGSEGV, closes) != SIG_ERR);
     write_all(fds[2], "x", 1);

@@ -9,7 +9,7 @@ fn a_descriptor_that_was_closed_unseen_is_in_nobody_s_way() {
 }
 
 #[test]
-fn a_signal_s_handler_may_close_connections_in_the_middle_of_a_call() {
+fn a_signal_s_handler_hangs_by_nothing_that_it_does_in_the_middle_of_a_call() {
     let host = beside_threads(73, "3", "handler-closes");
     assert_eq!(host.lines(" ended: "), 6, "{}", host.log());
 }
