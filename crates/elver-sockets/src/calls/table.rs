@@ -1,14 +1,14 @@
 //! Closing and copying descriptors.
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 
-use libc::{F_DUPFD, F_DUPFD_CLOEXEC};
+use libc::{F_DUPFD, F_DUPFD_CLOEXEC, FILE};
 
 use crate::{errno, fds, lock, real};
 
 /// A descriptor is about to be closed. In a child that shares this memory until it runs another program, that is the
 /// child's copy alone.
-fn closing(fd: c_int) {
+pub(super) fn closing(fd: c_int) {
     if !fds::is_ours(fd) {
         return;
     }
@@ -28,7 +28,12 @@ fn closing(fd: c_int) {
 
 /// A descriptor is a copy of another from here on.
 fn copied(from: c_int, to: c_int) -> c_int {
-    if to < 0 || to == from || !fds::is_ours(from) {
+    if to < 0 || to == from {
+        return to;
+    }
+    if !fds::is_ours(from) {
+        // What had its number may have been closed by a call that is not known.
+        closing(to);
         return to;
     }
     if lock::is_interrupted() {
@@ -54,6 +59,56 @@ pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     closing(fd);
     // SAFETY: the caller's promise is the same.
     unsafe { real::close(fd) }
+}
+
+/// The C library is about to close a file's descriptor, by a call of its own.
+///
+/// # Safety
+/// The file is open.
+unsafe fn closing_file(file: *mut FILE) {
+    let before = errno::get();
+    // SAFETY: the caller's promise. Some have none.
+    let fd = unsafe { libc::fileno(file) };
+    errno::set(before);
+    if !fds::is_own(fd) {
+        closing(fd);
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        closing_file(file);
+        real::fclose(file)
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn freopen(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        closing_file(file);
+        real::freopen(path, mode, file)
+    }
+}
+
+/// Its name in programs for large files.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn freopen64(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        closing_file(file);
+        real::freopen64(path, mode, file)
+    }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]

@@ -9,7 +9,66 @@ static int closes_unseen(int port) {
     CHECK(file && fclose(file) == 0);
     CHECK(syscall(SYS_close, fds[1]) == 0);
     await_carried(fds[2]);
-    return close(fds[2]);
+    CHECK(close(fds[2]) == 0);
+    // And then one of the program's has it.
+    int ends[2];
+    char byte;
+    CHECK(pipe(ends) == 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
+    for (int way = 0; way < 2; way++) {
+        int fd = connects(port);
+        await_carried_ends(fd, 2 * way + 4);
+        CHECK(syscall(SYS_close, fd) == 0);
+        int next = way ? socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0) : dup(ends[0]);
+        CHECK(next == fd && read(next, &byte, 1) == -1 && errno == EAGAIN);
+        CHECK(way || (write(ends[1], "x", 1) == 1 && read(next, &byte, 1) == 1 && byte == 'x'));
+    }
+    return 0;
+}
+
+// Files of stdio whose descriptor was replaced by a connection: closed or opened anew they end it.
+static int closes_stdio(int port) {
+    char byte;
+    for (int way = 0; way < 3; way++) {
+        FILE *file = fopen("/dev/null", "r");
+        int fd = connects(port), number = fileno(file), pair[2];
+        await_carried_ends(fd, 2 * way + 2);
+        CHECK(dup2(fd, number) == number && close(fd) == 0);
+        if (way == 0) CHECK(fclose(file) == 0);
+        else CHECK((way == 1 ? freopen : freopen64)("/dev/null", "r", file) == file && fileno(file) == number);
+        if (way == 0) {
+            // What has the number next is the program's.
+            CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && (pair[0] == number || pair[1] == number));
+            for (int i = 0; i < 2; i++) write_all(pair[i], "x", 1);
+            for (int i = 0; i < 2; i++) CHECK(recv(pair[i], &byte, 1, MSG_DONTWAIT) == 1 && byte == 'x');
+        } else {
+            CHECK(read(number, &byte, 1) == 0 && fclose(file) == 0);
+        }
+    }
+    // One that has no descriptor.
+    FILE *file = fmemopen(NULL, 8, "r+");
+    errno = 77;
+    CHECK(file && fclose(file) == 0 && errno == 77);
+    return 0;
+}
+
+// A daemon's first three descriptors are of no connection, whatever they were of.
+static int becomes_a_daemon(int port) {
+    char byte;
+    int ends[2];
+    CHECK(pipe2(ends, O_CLOEXEC) == 0);
+    for (int fd = 0; fd < 2; fd++) CHECK(close(fd) == 0 && connects(port) == fd);
+    await_carried_ends(0, 2);
+    await_carried_ends(1, 4);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(daemon(1, 0) == 0);
+        byte = read(0, &byte, 1) == 0 && write(1, "x", 1) == 1 ? 1 : 2;
+        CHECK(write(ends[1], &byte, 1) == 1);
+        _exit(0);
+    }
+    CHECK(read(ends[0], &byte, 1) == 1 && byte == 1);
+    return close(0) | close(1);
 }
 
 // How many ends have said in the log that they have ended.

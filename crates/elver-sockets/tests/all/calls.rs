@@ -5,7 +5,18 @@ use crate::edges::beside_threads;
 /// The library closed a descriptor of its own, with such a number, under its own lock, by the function that takes it.
 #[test]
 fn a_descriptor_that_was_closed_unseen_is_in_nobody_s_way() {
-    beside_threads(70, "3", "close-unseen");
+    beside_threads(70, "5", "close-unseen");
+}
+
+#[test]
+fn files_of_stdio_that_are_closed_close_connections() {
+    let host = beside_threads(74, "3", "close-stdio");
+    assert_eq!(host.lines(" ended: "), 6, "{}", host.log());
+}
+
+#[test]
+fn a_daemon_s_first_descriptors_are_of_no_connection() {
+    beside_threads(75, "2", "daemon");
 }
 
 #[test]

@@ -1031,6 +1031,8 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "cannot")) return cannot(port);
     if (!strcmp(argv[1], "close-all")) return closes_all(port);
     if (!strcmp(argv[1], "close-unseen")) return closes_unseen(port);
+    if (!strcmp(argv[1], "close-stdio")) return closes_stdio(port);
+    if (!strcmp(argv[1], "daemon")) return becomes_a_daemon(port);
     if (!strcmp(argv[1], "handler-closes")) return closes_in_a_handler(port);
     if (!strcmp(argv[1], "interrupt")) return interrupts(port);
     if (!strcmp(argv[1], "nothing")) return asks_for_nothing(port);
