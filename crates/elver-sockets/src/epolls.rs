@@ -197,6 +197,13 @@ impl Epoll {
         }
     }
 
+    /// Forgets descriptors that were closed; whether one is left.
+    pub(crate) fn has_kept(&mut self, number: u32) -> bool {
+        self.fds.retain(|fd| fds::epoll(*fd) == Some(number));
+        self.early.retain(|fd, _| fds::is_early(*fd));
+        !self.fds.is_empty()
+    }
+
     pub(crate) fn entry(&mut self, fd: RawFd) -> Option<&mut Entry> {
         self.entries.get_mut(*self.places.get(&fd)?)
     }

@@ -4,6 +4,8 @@ use std::ffi::c_int;
 use std::io::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::holder;
+
 /// As pthread.h has it.
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
@@ -32,7 +34,13 @@ pub(crate) fn tell<T: From<i8>>(result: Result<T, c_int>) -> T {
 
 /// Runs what does not wait. Nothing unwinds into a program, and a thread that is cancelled meanwhile ends when it waits,
 /// with nothing in its hands.
+///
+/// # Errors
+/// Its own, and `EDEADLK` in a signal's handler that would wait for what it interrupts.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T, c_int>) -> Result<T, c_int> {
+    if holder::is_here() {
+        return Err(libc::EDEADLK);
+    }
     let before = set_cancel_state(PTHREAD_CANCEL_DISABLE);
     let done = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(libc::EIO));
     set_cancel_state(before);

@@ -1,7 +1,7 @@
 //! What stands behind a descriptor, without a lock: nearly all descriptors of a program are none of ours.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 /// Descriptors above it are left to the kernel.
 const FDS_MAX: usize = 1 << 16;
@@ -136,6 +136,7 @@ pub(crate) fn share(fd: RawFd) {
 
 /// Notes that it is this library's own, or is none of anybody's.
 pub(crate) fn set_own(fd: RawFd, is_own: bool) {
+    lose_former(fd);
     set(fd, if is_own { OWN } else { 0 });
 }
 
@@ -147,6 +148,32 @@ pub(crate) fn is_own(fd: RawFd) -> bool {
 /// Notes that it is of a connection that is the kernel's alone from here on.
 pub(crate) fn set_stayed(fd: RawFd, number: u32) {
     set(fd, EARLY | number);
+}
+
+/// A descriptor was closed, or replaced, in the middle of a call: what has it hears of that later.
+static HAS_LOST: AtomicBool = AtomicBool::new(false);
+
+/// A descriptor is closed where nobody can be told.
+pub(crate) fn lose(fd: RawFd) {
+    clear(fd);
+    HAS_LOST.store(true, Ordering::Release);
+}
+
+/// The kernel has just given out a number: what stands behind it was closed by a call that is not known.
+pub(crate) fn lose_former(fd: RawFd) {
+    if !matches!(word(fd), 0 | OWN) {
+        lose(fd);
+    }
+}
+
+/// Whether some were of which nobody has been told.
+pub(crate) fn has_lost() -> bool {
+    HAS_LOST.load(Ordering::Relaxed)
+}
+
+/// Those that were by now are told of.
+pub(crate) fn tell_lost() {
+    HAS_LOST.swap(false, Ordering::Acquire);
 }
 
 /// It is the kernel's alone.

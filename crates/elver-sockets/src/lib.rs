@@ -9,14 +9,14 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | `calls` | the C library's functions |
-//! | `world`, `lock`, `turn` | all that is known, behind one lock; how the ends of a connection agree |
+//! | `world`, `lock`, `holder`, `turn` | all that is known, behind one lock; how the ends of a connection agree |
 //! | `meeting`, `owner` | how they find each other, and whom they believe |
 //! | `conn`, `carried`, `frame`, `tcp`, `ending` | a connection, before and after |
-//! | `wait`, `sleeper`, `polled`, `epolls` | readiness |
+//! | `wait`, `signals`, `sleeper`, `polled`, `epolls` | readiness |
 //! | `link` | the way to the node |
 //! | `fds`, `own`, `real`, `errno`, `tuple`, `log` | descriptors, the C library, errors, addresses, counts |
 //!
-//! `unsafe` stands in `calls`, `real`, `own`, `errno`, `tcp` for a descriptor, `wait` for one call, `epolls` and `world` for what the
+//! `unsafe` stands in `calls`, `real`, `own`, `errno`, `tcp` for a descriptor, `wait` for one call, `signals`, `epolls` and `world` for what the
 //! kernel's epolls are told, and `lock`.
 // Every exported function takes what the C library's function of that name takes, whose manual page states the contract.
 // The SAFETY reasons refer to it as the manual's contract.
@@ -32,6 +32,7 @@ mod epolls;
 mod errno;
 mod fds;
 mod frame;
+mod holder;
 mod link;
 mod lock;
 mod log;
@@ -40,6 +41,7 @@ mod own;
 mod owner;
 mod polled;
 mod real;
+mod signals;
 mod sleeper;
 mod tcp;
 mod tuple;

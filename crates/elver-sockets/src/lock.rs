@@ -3,11 +3,11 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::fds;
 use crate::world::World;
+use crate::{fds, holder};
 
 /// Times that this process is a child.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -23,8 +23,6 @@ unsafe impl Send for Shut {}
 type Guard = MutexGuard<'static, Option<Shut>>;
 
 static WORLD: Mutex<Option<Shut>> = Mutex::new(None);
-/// The thread that has the lock; 0 is none's.
-static OWNER: AtomicUsize = AtomicUsize::new(0);
 
 /// The lock, as long as this process forks.
 struct Held(UnsafeCell<Option<Guard>>);
@@ -34,18 +32,9 @@ unsafe impl Sync for Held {}
 
 static HELD: Held = Held(UnsafeCell::new(None));
 
-thread_local! {
-    static HERE: u8 = const { 0 };
-}
-
-/// This thread, by what is only its own.
-fn here() -> usize {
-    HERE.with(|here| std::ptr::from_ref(here).addr())
-}
-
 /// Whether this thread has the lock, in what a signal's handler interrupted.
 pub(crate) fn is_interrupted() -> bool {
-    OWNER.load(Ordering::Relaxed) == here()
+    holder::is_here()
 }
 
 /// The world, until it is dropped.
@@ -54,7 +43,7 @@ pub(crate) struct Locked(Guard);
 fn take() -> Guard {
     // A panic left no half of anything that a later call could not bear: at worst a connection ends.
     let guard = WORLD.lock().unwrap_or_else(PoisonError::into_inner);
-    OWNER.store(here(), Ordering::Relaxed);
+    holder::set_here();
     guard
 }
 
@@ -70,6 +59,7 @@ pub(crate) fn lock() -> Locked {
         // Of what came while handlers of the program's ran, which may be unknown to the child.
         world.leave_unbound_to_tcp();
     }
+    world.let_go_of_lost();
     Locked(guard)
 }
 
@@ -90,8 +80,9 @@ impl DerefMut for Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
+        self.let_go_of_lost();
         self.pass_news();
-        OWNER.store(0, Ordering::Relaxed);
+        holder::clear();
     }
 }
 
@@ -123,7 +114,7 @@ fn release() {
         let held = unsafe { (*HELD.0.get()).take() };
         // Else it is of the call in which a signal's handler forks.
         if held.is_some() {
-            OWNER.store(0, Ordering::Relaxed);
+            holder::clear();
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::OnceLock;
 
 use crate::own::Own;
@@ -111,7 +112,9 @@ pub(crate) fn line(text: fmt::Arguments<'_>) {
     let file = FILE.get_or_init(|| {
         let name = std::env::var_os(LOG_VARIABLE).filter(|name| !name.is_empty())?;
         let name = if name == "-" { "/dev/stderr".into() } else { name };
-        let file = OpenOptions::new().append(true).create(true).open(name).ok()?;
+        // Nobody waits for who should read it.
+        let mut file = OpenOptions::new();
+        let file = file.append(true).create(true).custom_flags(libc::O_NONBLOCK).open(name).ok()?;
         Some(Own::new(file.into()))
     });
     if let Some(file) = file {

@@ -1,7 +1,7 @@
 //! Descriptors of this library's own, among those of a program that may close or replace all that it has not opened.
 
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 use rustix::process::{Resource, getrlimit};
 
@@ -25,7 +25,15 @@ impl Own {
     /// Puts one out of the way of the program's, where there is room.
     pub(crate) fn new(fd: OwnedFd) -> Own {
         let place = limit().min(PLACE_MAX).saturating_sub(ROOM) as RawFd;
-        let fd = rustix::io::fcntl_dupfd_cloexec(&fd, place).unwrap_or(fd);
+        let fd = match rustix::io::fcntl_dupfd_cloexec(&fd, place) {
+            Ok(copy) => {
+                fds::lose_former(fd.as_raw_fd());
+                // SAFETY: it is this one's. Dropped, it would be closed by this library's own function.
+                unsafe { real::close(fd.into_raw_fd()) };
+                copy
+            }
+            Err(_) => fd,
+        };
         fds::set_own(fd.as_raw_fd(), true);
         Own(ManuallyDrop::new(fd))
     }

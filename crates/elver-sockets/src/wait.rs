@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::conn::{ALWAYS, READS};
 use crate::lock::{self, Locked};
 use crate::own::Own;
+use crate::signals::Signals;
 use crate::sleeper::{Sleeper, Watched};
 use crate::world::World;
 use crate::{errno, real};
@@ -94,24 +95,25 @@ pub(crate) fn asked(fd: RawFd, events: i16) -> pollfd {
     pollfd { fd, events, revents: 0 }
 }
 
-/// Waits until something is there, false when the time has passed. Signals are blocked by the mask while it sleeps, if
-/// there is one. A thread may be cancelled while it sleeps, and at no other time.
+/// Waits until something is there, false when the time has passed. A thread may be cancelled while it sleeps, and at no
+/// other time.
 ///
 /// # Errors
 /// `EINTR`.
 pub(crate) fn until(
     wanted: &mut dyn Wanted,
     deadline: Option<Instant>,
-    mask: *const sigset_t,
+    signals: &mut Signals,
 ) -> Result<bool, c_int> {
     let mut looks = Looks::default();
     loop {
         let asleep = match errno::guarded(|| looks.look(wanted, deadline))? {
-            Next::Told(is_there) => return Ok(is_there),
+            Next::Told(true) => return Ok(true),
+            Next::Told(false) => return signals.passed().map(|()| false),
             Next::Look => continue,
             Next::Sleep(asleep) => asleep,
         };
-        let woken = asleep.sleep(mask)?;
+        let woken = asleep.sleep(signals.held())?;
         (looks.kernel, looks.kept_awake) = (true, 0);
         looks.began = looks.began.filter(|_| !woken);
     }

@@ -35,6 +35,8 @@ const UNDECIDED_MAX: u64 = 1_024;
 const LIMIT_PER_UNDECIDED: u64 = 8;
 /// Where the numbers of closed copies begin.
 const NOWHERE: RawFd = -2;
+/// A number that no descriptor has: beyond what a process may have.
+const CLOSED: RawFd = RawFd::MAX;
 /// How long a process without a node does not look for one again.
 const NO_NODE: Duration = Duration::from_secs(1);
 /// The longest sleeps: of those who have nothing to wait for here, and while ends have not agreed.
@@ -262,6 +264,34 @@ impl World {
         }
     }
 
+    /// What was closed in the middle of a call is closed here.
+    pub(crate) fn let_go_of_lost(&mut self) {
+        if !fds::has_lost() || self.is_borrowed() {
+            return;
+        }
+        fds::tell_lost();
+        self.epolls.retain(|number, epoll| epoll.has_kept(*number));
+        let is_lost = |(id, conn): (&u32, &Conn)| {
+            conn.fds.iter().any(|fd| fds::conn(*fd) != Some(*id)).then_some(*id)
+        };
+        let lost: Vec<u32> = self.conns.iter().filter_map(is_lost).collect();
+        for id in lost {
+            let Some(conn) = self.conns.get_mut(&id) else { continue };
+            let (kept, closed) = std::mem::take(&mut conn.fds)
+                .into_iter()
+                .partition(|fd| fds::conn(*fd) == Some(id));
+            conn.fds = kept;
+            if conn.fds.is_empty() {
+                // What has its number may be another's.
+                conn.fds.push(CLOSED);
+                self.end(id);
+            } else {
+                let closed: Vec<RawFd> = closed;
+                closed.into_iter().for_each(|fd| self.keep_watched(id, fd));
+            }
+        }
+    }
+
     /// A connection's last descriptor is about to be closed.
     fn end(&mut self, id: u32) {
         if self.conns.get(&id).is_some_and(Conn::is_offered) {
@@ -404,8 +434,8 @@ impl World {
                 }
             }
             Phase::Connecting { connecting, until_ns, .. } => {
-                let late = now_ns() > *until_ns;
-                match connecting.poll() {
+                let (polled, late) = in_time(|| connecting.poll(), now_ns, *until_ns);
+                match polled {
                     polled if late => {
                         polled.ok().flatten().into_iter().for_each(refuse);
                         self.stay(id, Why::Late, "");
@@ -672,6 +702,12 @@ impl World {
         }
         std::mem::take(&mut self.counts).tell();
     }
+}
+
+/// What a poll says, and whether the time has passed by then: who was stopped before it may find what was made too late.
+fn in_time<T>(poll: impl FnOnce() -> T, now_ns: impl FnOnce() -> u64, until_ns: u64) -> (T, bool) {
+    let polled = poll();
+    (polled, now_ns() > until_ns)
 }
 
 /// The number that is next to one, and none's.

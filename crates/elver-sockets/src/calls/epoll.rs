@@ -13,6 +13,7 @@ use super::poll::duration;
 use crate::conn::READS;
 use crate::epolls::{Entry, Epoll, kept};
 use crate::log::Why;
+use crate::signals::Signals;
 use crate::sleeper::Watched;
 use crate::wait::{Wanted, asked};
 use crate::world::World;
@@ -118,7 +119,10 @@ fn look_at_kernel(epoll: RawFd, events: &mut [epoll_event]) -> (usize, bool) {
 
 /// An epoll was made, or not. Its copies must be known before it has a connection of ours.
 fn made(epoll: c_int) -> c_int {
-    if epoll >= 0 {
+    if epoll >= 0 && lock::is_interrupted() {
+        // In a signal's handler: it is known from when it is asked for a connection.
+        fds::lose_former(epoll);
+    } else if epoll >= 0 {
         errno::beside(|| {
             let mut world = lock::lock();
             if !world.is_borrowed() {
@@ -252,7 +256,7 @@ unsafe fn waits(
     // One that is not known has nothing of ours.
     let number = fds::epoll(epoll).unwrap_or_default();
     let mut wanted = InEpoll { epoll, number, events, told: 0, is_gone: false };
-    wait::until(&mut wanted, wait::deadline(at_most), mask)?;
+    wait::until(&mut wanted, wait::deadline(at_most), &mut Signals::by(mask))?;
     if wanted.is_gone {
         return Err(libc::EBADF);
     }

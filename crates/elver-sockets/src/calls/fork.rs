@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 use libc::pid_t;
 
+use super::table::closing;
 use crate::{errno, lock, real};
 
 /// Forks.
@@ -29,7 +30,12 @@ pub(crate) unsafe extern "C-unwind" fn fork() -> pid_t {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn daemon(stay: c_int, keep: c_int) -> c_int {
     // SAFETY: the caller's promise is the same.
-    forks(|| unsafe { real::daemon(stay, keep) })
+    let done = forks(|| unsafe { real::daemon(stay, keep) });
+    if done == 0 && keep == 0 {
+        // The C library has put others there, by calls of its own.
+        (0..3).for_each(closing);
+    }
+    done
 }
 
 /// Ends the process at once: what was written still arrives, as with TCP.

@@ -15,6 +15,7 @@ use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, sockopt};
 
 use crate::carried::{Done, PEEKED_MAX};
+use crate::signals::Signals;
 use crate::sleeper::Watched;
 use crate::tcp::Failure;
 use crate::wait::{OfConn, Wanted};
@@ -68,7 +69,7 @@ fn read_some(
     before: usize,
 ) -> Option<Result<usize, c_int>> {
     let id = fds::conn(fd)?;
-    let (mut deadline, mut seen) = (None, None);
+    let (mut deadline, mut seen, mut signals) = (None, None, Signals::of_thread());
     let mut waits = (flags & MSG_DONTWAIT != 0).then_some(false);
     let waits_for_all =
         flags & MSG_WAITALL != 0 && *waits.get_or_insert_with(|| !is_nonblocking(fd));
@@ -92,7 +93,7 @@ fn read_some(
                     let until =
                         *deadline.get_or_insert_with(|| wait::deadline(receive_timeout(fd)));
                     let mut ahead = Ahead { id, seen: more };
-                    if wait::until(&mut ahead, until, ptr::null()) != Ok(true) {
+                    if wait::until(&mut ahead, until, &mut signals) != Ok(true) {
                         return Some(Ok(more));
                     }
                     continue;
@@ -113,7 +114,7 @@ fn read_some(
                     return Some(if *read > 0 { Ok(*read) } else { Err(libc::EAGAIN) });
                 }
                 let until = *deadline.get_or_insert_with(|| wait::deadline(receive_timeout(fd)));
-                match wait_for(id, POLLIN, until) {
+                match wait_for(id, POLLIN, until, &mut signals) {
                     Ok(true) => {}
                     Ok(false) | Err(_) if *read > 0 => return Some(Ok(*read)),
                     Ok(false) => return Some(Err(libc::EAGAIN)),
@@ -177,8 +178,9 @@ pub(super) fn wait_for(
     id: u32,
     events: i16,
     deadline: Option<std::time::Instant>,
+    signals: &mut Signals,
 ) -> Result<bool, c_int> {
-    wait::until(&mut OfConn { id, events }, deadline, ptr::null())
+    wait::until(&mut OfConn { id, events }, deadline, signals)
 }
 
 /// Whether a call takes errors alone (`MSG_ERRQUEUE`), which are the kernel's to tell.
@@ -216,6 +218,16 @@ unsafe fn length(iov: *const iovec, count: usize) -> usize {
     (0..count).map(|at| unsafe { (*iov.add(at)).iov_len }).fold(0, usize::saturating_add)
 }
 
+/// Whether there is room in none of so many buffers, or there are less than none. What a file's reads say of that is the
+/// kernel's to tell, at once.
+///
+/// # Safety
+/// The manual's contract.
+unsafe fn has_no_room(iov: *const iovec, count: c_int) -> bool {
+    // SAFETY: so many stand there.
+    usize::try_from(count).map_or(true, |count| unsafe { length(iov, count) } == 0)
+}
+
 fn told(result: Result<usize, c_int>) -> ssize_t {
     errno::tell(result.map(|read| read as isize))
 }
@@ -238,6 +250,10 @@ macro_rules! or_real {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    if len == 0 {
+        // SAFETY: the caller's promise is the same.
+        return unsafe { real::read(fd, buf, len) };
+    }
     told(or_real!(fd, [buffer(buf, len)], 0, real::read(fd, buf, len)))
 }
 
@@ -247,7 +263,12 @@ pub(crate) unsafe extern "C-unwind" fn readv(
     iov: *const iovec,
     count: c_int,
 ) -> ssize_t {
-    told(or_real!(fd, buffers(iov, count.max(0) as usize), 0, real::readv(fd, iov, count)))
+    // SAFETY: the caller's promise is the same.
+    if fds::conn(fd).is_some() && unsafe { has_no_room(iov, count) } {
+        // SAFETY: as above.
+        return unsafe { real::readv(fd, iov, count) };
+    }
+    told(or_real!(fd, buffers(iov, count as usize), 0, real::readv(fd, iov, count)))
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -372,14 +393,15 @@ pub(crate) unsafe extern "C-unwind" fn preadv2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    if offset != -1 {
-        // SAFETY: the caller's promise is the same.
+    // SAFETY: the caller's promise is the same.
+    if offset != -1 || fds::conn(fd).is_some() && unsafe { has_no_room(iov, count) } {
+        // SAFETY: as above.
         return unsafe { real::preadv2(fd, iov, count, offset, flags) };
     }
     let waits = if flags & libc::RWF_NOWAIT != 0 { MSG_DONTWAIT } else { 0 };
     told(or_real!(
         fd,
-        buffers(iov, count.max(0) as usize),
+        buffers(iov, count as usize),
         waits,
         real::preadv2(fd, iov, count, offset, flags)
     ))

@@ -16,6 +16,7 @@ use super::input::{is_nonblocking, send_timeout, wait_for};
 use crate::carried::Done;
 use crate::conn::Conn;
 use crate::log::Why;
+use crate::signals::Signals;
 use crate::tcp::Failure;
 use crate::{errno, fds, lock, real, tcp, wait};
 
@@ -32,6 +33,7 @@ fn write_conn(
     let id = fds::conn(fd)?;
     let all: usize = bufs.iter().map(|buf| buf.len()).sum();
     let (mut bufs, mut written, mut deadline) = (bufs, 0, None);
+    let mut signals = Signals::of_thread();
     let mut waits = (flags & MSG_DONTWAIT != 0).then_some(false);
     loop {
         let failure = Failure::behind(before + written);
@@ -67,7 +69,7 @@ fn write_conn(
                     return Some(if written > 0 { Ok(written) } else { Err(libc::EAGAIN) });
                 }
                 let until = *deadline.get_or_insert_with(|| wait::deadline(send_timeout(fd)));
-                match wait_for(id, POLLOUT, until) {
+                match wait_for(id, POLLOUT, until, &mut signals) {
                     Ok(true) => {}
                     Ok(false) | Err(_) if written > 0 => return Some(Ok(written)),
                     Ok(false) => return Some(Err(libc::EAGAIN)),
@@ -179,7 +181,11 @@ pub(crate) unsafe extern "C-unwind" fn writev(
     iov: *const iovec,
     count: c_int,
 ) -> ssize_t {
-    or_real!(fd, buffers(iov, count.max(0) as usize), 0, real::writev(fd, iov, count))
+    if count < 0 {
+        // SAFETY: the caller's promise is the same; the kernel refuses it.
+        return unsafe { real::writev(fd, iov, count) };
+    }
+    or_real!(fd, buffers(iov, count as usize), 0, real::writev(fd, iov, count))
 }
 
 /// As `preadv2`.
@@ -191,17 +197,12 @@ pub(crate) unsafe extern "C-unwind" fn pwritev2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    if offset != -1 {
+    if offset != -1 || count < 0 {
         // SAFETY: the caller's promise is the same.
         return unsafe { real::pwritev2(fd, iov, count, offset, flags) };
     }
     let waits = if flags & libc::RWF_NOWAIT != 0 { MSG_DONTWAIT } else { 0 };
-    or_real!(
-        fd,
-        buffers(iov, count.max(0) as usize),
-        waits,
-        real::pwritev2(fd, iov, count, offset, flags)
-    )
+    or_real!(fd, buffers(iov, count as usize), waits, real::pwritev2(fd, iov, count, offset, flags))
 }
 
 /// Its name in programs for large files.

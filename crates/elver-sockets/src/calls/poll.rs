@@ -9,6 +9,7 @@ use libc::{POLLNVAL, nfds_t, pollfd, sigset_t, timespec};
 use super::input::fits;
 use crate::conn::ALWAYS;
 use crate::polled::Polled;
+use crate::signals::Signals;
 use crate::{errno, fds, real, wait};
 
 /// Polls.
@@ -32,7 +33,8 @@ unsafe fn polls(
     // SAFETY: the manual's contract.
     let at_most = unsafe { timeout.as_ref() }.map(duration).transpose();
     let mut polled = Polled::new(all, means);
-    let told = at_most.and_then(|it| wait::until(&mut polled, wait::deadline(it), mask));
+    let told =
+        at_most.and_then(|it| wait::until(&mut polled, wait::deadline(it), &mut Signals::by(mask)));
     errno::tell(told.map(|_| polled.told() as c_int))
 }
 

@@ -11,6 +11,7 @@ use libc::{
 
 use super::poll::duration;
 use crate::polled::Polled;
+use crate::signals::Signals;
 use crate::{errno, fds, real, wait};
 
 /// Which events stand for a set, and what is asked for it.
@@ -71,7 +72,7 @@ unsafe fn selects(
         }
     }
     let mut polled = Polled::new(&mut all, means);
-    wait::until(&mut polled, wait::deadline(at_most), mask)?;
+    wait::until(&mut polled, wait::deadline(at_most), &mut Signals::by(mask))?;
     if all.iter().any(|entry| entry.revents & POLLNVAL != 0) {
         return Err(libc::EBADF);
     }

@@ -10,6 +10,7 @@ use libc::{
     socklen_t,
 };
 
+use super::table::closing;
 use crate::log::Why;
 use crate::tuple::{Side, Tuple};
 use crate::{errno, fds, lock, real, tcp};
@@ -40,6 +41,8 @@ pub(crate) unsafe extern "C-unwind" fn socket(
                 fds::set_sole(fd, forks);
             }
         });
+    } else if fd >= 0 {
+        closing(fd);
     }
     fd
 }
@@ -107,10 +110,15 @@ fn before_wait() {
 
 /// A connection was accepted, or not.
 fn accepted(fd: c_int) -> c_int {
-    if fd >= 0 {
+    if fd >= 0 && lock::is_interrupted() {
+        // In a signal's handler: it stays with TCP.
+        fds::lose_former(fd);
+    } else if fd >= 0 {
         errno::beside(|| {
-            if let Some(tuple) = Tuple::of(tcp::fd(fd), Side::Acceptor, None) {
-                lock::lock().add(fd, tuple, Side::Acceptor);
+            match Tuple::of(tcp::fd(fd), Side::Acceptor, None) {
+                Some(tuple) => lock::lock().add(fd, tuple, Side::Acceptor),
+                // What had its number may have been closed by a call that is not known.
+                None => closing(fd),
             }
         });
     }

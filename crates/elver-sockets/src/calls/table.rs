@@ -1,15 +1,22 @@
 //! Closing and copying descriptors.
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 
-use libc::{F_DUPFD, F_DUPFD_CLOEXEC};
+use libc::{F_DUPFD, F_DUPFD_CLOEXEC, FILE};
 
 use crate::{errno, fds, lock, real};
 
 /// A descriptor is about to be closed. In a child that shares this memory until it runs another program, that is the
 /// child's copy alone.
-fn closing(fd: c_int) {
-    if fds::is_ours(fd) {
+pub(super) fn closing(fd: c_int) {
+    if !fds::is_ours(fd) {
+        return;
+    }
+    if lock::is_interrupted() {
+        // By a signal's handler, or one that this library has opened in the middle of the call, and that is none of what
+        // its number says.
+        fds::lose(fd);
+    } else {
         errno::beside(|| {
             let mut world = lock::lock();
             if !world.is_borrowed() {
@@ -21,7 +28,18 @@ fn closing(fd: c_int) {
 
 /// A descriptor is a copy of another from here on.
 fn copied(from: c_int, to: c_int) -> c_int {
-    if to >= 0 && to != from && fds::is_ours(from) {
+    if to < 0 || to == from {
+        return to;
+    }
+    if !fds::is_ours(from) {
+        // What had its number may have been closed by a call that is not known.
+        closing(to);
+        return to;
+    }
+    if lock::is_interrupted() {
+        fds::share(from);
+        fds::lose(to);
+    } else {
         errno::beside(|| {
             let mut world = lock::lock();
             if !world.is_borrowed() {
@@ -41,6 +59,56 @@ pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     closing(fd);
     // SAFETY: the caller's promise is the same.
     unsafe { real::close(fd) }
+}
+
+/// The C library is about to close a file's descriptor, by a call of its own.
+///
+/// # Safety
+/// The file is open.
+unsafe fn closing_file(file: *mut FILE) {
+    let before = errno::get();
+    // SAFETY: the caller's promise. Some have none.
+    let fd = unsafe { libc::fileno(file) };
+    errno::set(before);
+    if !fds::is_own(fd) {
+        closing(fd);
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        closing_file(file);
+        real::fclose(file)
+    }
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn freopen(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        closing_file(file);
+        real::freopen(path, mode, file)
+    }
+}
+
+/// Its name in programs for large files.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C-unwind" fn freopen64(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: the caller's promise is the same.
+    unsafe {
+        closing_file(file);
+        real::freopen64(path, mode, file)
+    }
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -74,6 +142,9 @@ pub(crate) unsafe extern "C-unwind" fn closefrom(first: c_int) {
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    if let Err(error) = may_copy(fd) {
+        return errno::tell(Err(error));
+    }
     // SAFETY: the caller's promise is the same.
     copied(fd, unsafe { real::dup(fd) })
 }
@@ -104,6 +175,7 @@ fn replaces(fd: c_int, to: c_int) -> Result<(), c_int> {
     if fd == to || rustix::io::fcntl_getfd(crate::tcp::fd(fd)).is_err() {
         return Ok(());
     }
+    may_copy(fd)?;
     if fds::is_own(to) {
         return Err(libc::EBUSY);
     }
@@ -111,7 +183,21 @@ fn replaces(fd: c_int, to: c_int) -> Result<(), c_int> {
     Ok(())
 }
 
+/// Whether a copy can be made, of which all is to be known that is known of the descriptor.
+///
+/// # Errors
+/// `EDEADLK` in a signal's handler that would wait for what it interrupts.
+fn may_copy(fd: c_int) -> Result<(), c_int> {
+    let is_known = fds::conn(fd).is_some() || fds::epoll(fd).is_some();
+    if is_known && lock::is_interrupted() { Err(libc::EDEADLK) } else { Ok(()) }
+}
+
 fn control(fd: c_int, command: c_int, argument: usize) -> c_int {
+    if matches!(command, F_DUPFD | F_DUPFD_CLOEXEC)
+        && let Err(error) = may_copy(fd)
+    {
+        return errno::tell(Err(error));
+    }
     // SAFETY: the caller's caller's promise is the same: what a command takes, it gives.
     let result = unsafe { real::fcntl(fd, command, argument) };
     match command {

@@ -89,3 +89,12 @@ fn an_epoll_keeps_a_connection_of_which_an_offer_stands() {
 fn wait_until_readable(stream: &TcpStream) {
     assert_eq!(stream.peek(&mut [0]).unwrap(), 1);
 }
+
+/// It was judged by the time before it was looked for.
+#[test]
+fn a_stream_that_is_found_when_its_offer_is_void_is_late() {
+    let now = std::cell::Cell::new(9);
+    let found = |took: u64| in_time(|| now.replace(now.get() + took), || now.get(), 10);
+    assert_eq!(found(1), (9, false));
+    assert_eq!(found(1), (10, true));
+}

@@ -1,5 +1,6 @@
 //! Programs that know nothing of Elver, with the library under them, beside a node.
 
+mod calls;
 mod common;
 mod debian;
 mod edges;

@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stddef.h>
@@ -19,6 +20,7 @@
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/un.h>
@@ -1002,6 +1004,7 @@ static int intrudes(const char *other, const char *own) {
 
 #include "edges.c"
 #include "readiness.c"
+#include "calls.c"
 
 int main(int argc, char **argv) {
     CHECK(argc >= 3);
@@ -1027,6 +1030,12 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "reuse")) return reuses(port);
     if (!strcmp(argv[1], "cannot")) return cannot(port);
     if (!strcmp(argv[1], "close-all")) return closes_all(port);
+    if (!strcmp(argv[1], "close-unseen")) return closes_unseen(port);
+    if (!strcmp(argv[1], "close-stdio")) return closes_stdio(port);
+    if (!strcmp(argv[1], "daemon")) return becomes_a_daemon(port);
+    if (!strcmp(argv[1], "handler-closes")) return closes_in_a_handler(port);
+    if (!strcmp(argv[1], "interrupt")) return interrupts(port);
+    if (!strcmp(argv[1], "nothing")) return asks_for_nothing(port);
     if (!strcmp(argv[1], "deaf")) return is_deaf(port);
     if (!strcmp(argv[1], "crowd")) return crowds_an_epoll(port);
     if (!strcmp(argv[1], "heir")) return serves_an_heir(port);
