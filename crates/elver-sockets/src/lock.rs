@@ -3,11 +3,12 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ops::{Deref, DerefMut};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::fds;
 use crate::world::World;
+use crate::{fds, tcp};
 
 /// Times that this process is a child.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -46,6 +47,15 @@ fn here() -> usize {
 /// Whether this thread has the lock, in what a signal's handler interrupted.
 pub(crate) fn is_interrupted() -> bool {
     OWNER.load(Ordering::Relaxed) == here()
+}
+
+/// The number of the connection that a call's descriptor is of. A call that comes in the middle of another of this thread
+/// is a signal handler's, or this library's own, of a file whose number was a connection's that was closed by a call that
+/// is not known: that one is no connection.
+#[inline]
+pub(crate) fn conn(fd: RawFd) -> Option<u32> {
+    let id = fds::conn(fd)?;
+    (!is_interrupted() || tcp::is_tcp(tcp::fd(fd))).then_some(id)
 }
 
 /// The world, until it is dropped.

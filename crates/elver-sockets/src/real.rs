@@ -1,6 +1,6 @@
 //! The C library's own functions, which the ones of this library stand before.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
@@ -78,5 +78,6 @@ real! {
     epoll_pwait(epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     fork() -> pid_t;
     daemon(stay: c_int, keep: c_int) -> c_int;
+    syscall(call: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
     _exit(code: c_int) -> !;
 }

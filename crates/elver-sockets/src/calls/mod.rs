@@ -3,6 +3,7 @@
 mod epoll;
 mod fork;
 mod input;
+mod number;
 mod output;
 mod poll;
 mod select;

@@ -2,6 +2,7 @@
 
 mod common;
 mod debian;
+mod direct;
 mod edges;
 mod programs;
 mod readiness;

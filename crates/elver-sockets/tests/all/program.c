@@ -1000,6 +1000,7 @@ static int intrudes(const char *other, const char *own) {
     return 0;
 }
 
+#include "direct.c"
 #include "edges.c"
 #include "readiness.c"
 
@@ -1037,6 +1038,8 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "no-epoll")) return asks_what_is_no_epoll(port);
     if (!strcmp(argv[1], "gather")) return gathers(port, atoi(argv[3]), atoi(argv[4]));
     if (!strcmp(argv[1], "again")) return connects_again(port);
+    if (!strcmp(argv[1], "by-number")) return calls_by_number(port);
+    if (!strcmp(argv[1], "closed-unseen")) return closes_by_none(port);
     CHECK(!strcmp(argv[1], "echo"));
     seed = atoll(argv[5]);
     return echoes(port, atoi(argv[3]), atoll(argv[4]));
