@@ -1033,6 +1033,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "heir")) return serves_an_heir(port);
     if (!strcmp(argv[1], "shared")) return shares(port);
     if (!strcmp(argv[1], "select-in-time")) return selects_in_time(port);
+    if (!strcmp(argv[1], "ends-behind-all")) return ends_behind_all(port);
     if (!strcmp(argv[1], "edges-of-more")) return tells_edges_of_more(port);
     if (!strcmp(argv[1], "close-copy")) return closes_a_copy(port);
     if (!strcmp(argv[1], "no-epoll")) return asks_what_is_no_epoll(port);
