@@ -8,4 +8,5 @@ mod output;
 mod poll;
 mod select;
 mod sockets;
+mod spawn;
 mod table;

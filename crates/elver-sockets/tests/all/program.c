@@ -1003,6 +1003,7 @@ static int intrudes(const char *other, const char *own) {
 #include "direct.c"
 #include "edges.c"
 #include "readiness.c"
+#include "spawn.c"
 
 int main(int argc, char **argv) {
     CHECK(argc >= 3);
@@ -1038,6 +1039,9 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "close-copy")) return closes_a_copy(port);
     if (!strcmp(argv[1], "no-epoll")) return asks_what_is_no_epoll(port);
     if (!strcmp(argv[1], "gather")) return gathers(port, atoi(argv[3]), atoi(argv[4]));
+    if (!strcmp(argv[1], "relay")) return relays();
+    if (!strcmp(argv[1], "inetd")) return has_others_serve(port, argv[0]);
+    if (!strcmp(argv[1], "inetd-client")) return is_served_by_others(port);
     if (!strcmp(argv[1], "again")) return connects_again(port);
     if (!strcmp(argv[1], "by-number")) return calls_by_number(port);
     if (!strcmp(argv[1], "closed-unseen")) return closes_by_none(port);
