@@ -4,42 +4,27 @@ use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use elver_stream::{Shutdown, Stream};
 use libc::epoll_event;
 use rustix::net::RecvFlags;
 
-use crate::carried::{Carried, Done, refuse};
+use crate::carried::{Carried, Done};
 use crate::conn::{Conn, Phase};
 use crate::ending::Ending;
 use crate::epolls::{Entry, Epoll};
-use crate::frame::{Frame, Nonce};
-use crate::link::{Link, now_ns};
+use crate::fds;
+use crate::link::Link;
 use crate::log::{Counts, Why};
-use crate::meeting::{Heard, Meeting, Offer};
-use crate::own::{self, Own};
-use crate::sleeper::{Sleeper, Watched};
-use crate::tcp::{self, Failure};
+use crate::meeting::Meeting;
+use crate::own::Own;
+use crate::sleeper::Sleeper;
+use crate::tcp::Failure;
 use crate::tuple::{Side, Tuple};
 use crate::turn::Turn;
-use crate::{fds, real};
 
-/// How long an end can be found, and how long an offer is good.
-const MEETING: Duration = Duration::from_secs(1);
-/// Most ends that look for their peers at once: each has a descriptor of its own meanwhile, and so many of the process's
-/// descriptors are the program's for each.
-const UNDECIDED_MAX: u64 = 1_024;
-const LIMIT_PER_UNDECIDED: u64 = 8;
 /// Where the numbers of closed copies begin.
 const NOWHERE: RawFd = -2;
-/// How long a process without a node does not look for one again.
-const NO_NODE: Duration = Duration::from_secs(1);
-/// The longest sleeps: of those who have nothing to wait for here, and while ends have not agreed.
-const SLEEP_MAX: Duration = Duration::from_secs(3_600);
-const UNDECIDED: Duration = Duration::from_millis(100);
 /// How long a call waits for what was written before the end of a stream to be on its way.
 const CLOSING: Duration = Duration::from_millis(2);
 
@@ -67,17 +52,6 @@ pub(crate) struct World {
     process: u32,
     /// Its number, which a child is known by that shares this memory.
     pid: u32,
-}
-
-/// Something was taken from the node that another thread may sleep for.
-static NEWS: AtomicBool = AtomicBool::new(false);
-
-struct News;
-
-impl Wake for News {
-    fn wake(self: Arc<News>) {
-        NEWS.store(true, Ordering::Relaxed);
-    }
 }
 
 impl World {
@@ -331,196 +305,6 @@ impl World {
         let _ = self.may_stay(id, why, text);
     }
 
-    /// The program reads or writes: its end can be found from the first time on.
-    pub(crate) fn touch(&mut self, id: u32) {
-        let count = self.undecided.len() as u64;
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        if !matches!(conn.phase, Phase::Fresh) {
-            return;
-        }
-        if count >= UNDECIDED_MAX.min(own::limit() / LIMIT_PER_UNDECIDED) {
-            return self.stay(id, Why::Crowded, "");
-        }
-        match Meeting::open(conn.tuple, conn.side) {
-            Ok(meeting) => {
-                conn.phase = Phase::Meeting(meeting, Instant::now() + MEETING);
-                self.undecided.push(id);
-            }
-            Err(error) => self.stay(id, Why::NameTaken, &error.to_string()),
-        }
-    }
-
-    /// Goes on with what was not agreed yet: with the connection that a call is of, and now and then with all.
-    pub(crate) fn progress(&mut self, own: Option<u32>) {
-        if !self.closing.is_empty() {
-            self.let_go();
-        }
-        if self.undecided.is_empty() && !self.link.as_ref().is_some_and(Link::has_pending) {
-            return;
-        }
-        let began = Instant::now();
-        if self.turn.is_due(self.undecided.len(), began) {
-            for id in self.undecided.clone() {
-                self.advance(id);
-            }
-            self.turn.looked(began, Instant::now());
-        } else if let Some(own) = own {
-            self.advance(own);
-        }
-        self.accept();
-    }
-
-    fn advance(&mut self, id: u32) {
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        let (now, fd) = (Instant::now(), conn.socket());
-        match &mut conn.phase {
-            Phase::Meeting(meeting, until) => {
-                let (side, late) = (conn.side, now > *until);
-                let heard = meeting.hear();
-                // Who speaks by the addresses of one that has ended may be the peer of another.
-                let speaks = matches!(heard, Some(Heard::Hello | Heard::Offer(_)));
-                if speaks && !tcp::stands(fd) {
-                    return self.stay(id, Why::Ended, "");
-                }
-                match heard {
-                    Some(Heard::Hello) if side == Side::Acceptor => self.offer(id),
-                    Some(Heard::Offer(offer)) if side == Side::Connector => {
-                        self.connect(id, &offer)
-                    }
-                    // Also while somebody goes on saying what leads nowhere.
-                    _ if late => self.stay(id, Why::NoPeer, ""),
-                    Some(Heard::Hello) => drop(meeting.hello()),
-                    Some(_) | None => {}
-                }
-            }
-            // It said it once, and may have come again.
-            Phase::Offered { meeting, until_ns, .. } => {
-                let late = now_ns() > *until_ns;
-                meeting.hear();
-                if late && !self.link.as_ref().is_some_and(|link| link.may_have(*until_ns)) {
-                    // Who has connected says it ahead of all: now nobody does.
-                    conn.phase = Phase::Fresh;
-                    self.stay(id, Why::Late, "");
-                }
-            }
-            Phase::Connecting { connecting, until_ns, .. } => {
-                let late = now_ns() > *until_ns;
-                match connecting.poll() {
-                    polled if late => {
-                        polled.ok().flatten().into_iter().for_each(refuse);
-                        self.stay(id, Why::Late, "");
-                    }
-                    Ok(Some(stream)) => self.connected(id, stream),
-                    Ok(None) => {}
-                    Err(error) => self.stay(id, Why::Refused, &error.to_string()),
-                }
-            }
-            Phase::Fresh | Phase::Carried(_) | Phase::Parents | Phase::Over => {}
-        }
-    }
-
-    /// The accepting end was greeted.
-    fn offer(&mut self, id: u32) {
-        let Some(link) = self.open_link(id) else { return };
-        let (gid, port) = link.place();
-        let Some(nonce) = nonce() else {
-            self.stay(id, Why::Refused, "the system has no random bytes");
-            return;
-        };
-        let until_ns = now_ns() + MEETING.as_nanos() as u64;
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        if let Phase::Meeting(meeting, _) = std::mem::replace(&mut conn.phase, Phase::Fresh) {
-            meeting.offer(&Offer { gid, port, nonce, until_ns });
-            conn.phase = Phase::Offered { meeting, nonce, until_ns };
-        }
-    }
-
-    /// The connecting end was made an offer.
-    fn connect(&mut self, id: u32, offer: &Offer) {
-        let Some(link) = self.open_link(id) else { return };
-        match link.connect(offer) {
-            Ok(connecting) => {
-                let connecting = Box::new(connecting);
-                let &Offer { nonce, until_ns, .. } = offer;
-                // Nobody has to offer for longer.
-                let until_ns = until_ns.min(now_ns() + MEETING.as_nanos() as u64);
-                if let Some(conn) = self.conns.get_mut(&id) {
-                    conn.phase = Phase::Connecting { connecting, nonce, until_ns };
-                }
-            }
-            Err(error) => self.stay(id, Why::Refused, &error.to_string()),
-        }
-    }
-
-    /// The way to the node. Without one the connection stays with TCP.
-    fn open_link(&mut self, id: u32) -> Option<&Link> {
-        if self.link.is_none() {
-            let known = self.failed.take().filter(|(when, _)| when.elapsed() < NO_NODE);
-            match known.map_or_else(Link::open, |(_, text)| Err(text)) {
-                Ok(link) => self.link = Some(link),
-                Err(text) => {
-                    self.stay(id, Why::NoNode, &text);
-                    self.failed = Some((Instant::now(), text));
-                    return None;
-                }
-            }
-        }
-        self.link.as_ref()
-    }
-
-    /// The connecting end has a stream: from here on it writes to it.
-    fn connected(&mut self, id: u32, stream: Stream) {
-        let Some(conn) = self.conns.get_mut(&id) else { return refuse(stream) };
-        let Phase::Connecting { nonce, .. } = conn.phase else { return refuse(stream) };
-        match Carried::begin(stream, nonce, conn.by_tcp()) {
-            Ok(carried) => self.carry(id, carried),
-            Err(error) => self.stay(id, Why::Refused, &error.to_string()),
-        }
-    }
-
-    /// The accepting end takes streams, and those that were offered to be taken.
-    fn accept(&mut self) {
-        while let Some((stream, frame)) = self.link.as_mut().and_then(Link::accept) {
-            let of_nonce = |conn: &Conn| match &conn.phase {
-                Phase::Offered { nonce, .. } => *nonce == frame.nonce,
-                _ => false,
-            };
-            let found = self.undecided.iter().find(|id| self.conns.get(id).is_some_and(of_nonce));
-            let Some(&id) = found else {
-                // Its connection was closed meanwhile, or a stranger guesses.
-                crate::log::line(format_args!("a stream of no connection was refused"));
-                refuse(stream);
-                continue;
-            };
-            let Frame { nonce, by_tcp } = frame;
-            let own = self.conns.get(&id).map_or(Frame::STAYS, Conn::by_tcp);
-            self.carry(id, Carried::answer(stream, nonce, own, by_tcp));
-        }
-    }
-
-    fn carry(&mut self, id: u32, mut carried: Carried) {
-        self.undecided.retain(|other| *other != id);
-        let Some(conn) = self.conns.get_mut(&id) else { return };
-        if conn.reads_no_more() {
-            // It sends nothing, so that it does not fail.
-            let _ = carried.shutdown(Shutdown::Read);
-        }
-        conn.phase = Phase::Carried(Box::new(carried));
-        self.counts.carried(&conn.tuple, conn.side);
-        // Its readiness is told from here.
-        for watched in self.epolls.values() {
-            let Some(epoll) = watched.fds.first() else { continue };
-            if !watched.entries().iter().any(|entry| entry.conn == id) {
-                continue;
-            }
-            for fd in &conn.fds {
-                // SAFETY: a deletion needs no event. A copy that the program has not put there is not there.
-                unsafe { real::epoll_ctl(*epoll, libc::EPOLL_CTL_DEL, *fd, std::ptr::null_mut()) };
-            }
-        }
-        self.wake_all();
-    }
-
     /// Reads; none if it is the kernel's alone. TCP's end is none as long as more may come by a stream: whoever has
     /// connected one was answered by this process, and says next which connection it is of.
     pub(crate) fn read(
@@ -579,59 +363,6 @@ impl World {
         epolls.get_mut(&epoll).map_or(0, |epoll| epoll.tell(conns, events))
     }
 
-    /// Asks for wakings before a sleep; how long it may be at most, or none if there is something to look at.
-    pub(crate) fn arm(&mut self, watched: &[Watched]) -> Option<Duration> {
-        self.unarmed = false;
-        let mut at_most = SLEEP_MAX;
-        for watched in watched {
-            at_most = at_most.min(self.conns.get(&watched.id)?.arm(watched)?);
-        }
-        if self.has_undecided() || !self.closing.is_empty() {
-            at_most = at_most.min(UNDECIDED);
-        }
-        let Some(link) = &self.link else { return Some(at_most) };
-        let at_most = link.arm_pending(at_most)?;
-        link.wake_on_news(&Waker::from(Arc::new(News)));
-        if link.arm() {
-            return Some(at_most);
-        }
-        // Of connections that this sleep is not for: it stays there until they are looked at.
-        self.conns.values().filter_map(Conn::carried).for_each(Carried::poll);
-        self.accept();
-        None
-    }
-
-    /// Something has changed that no stream tells.
-    pub(crate) fn wake_all(&self) {
-        self.sleepers.iter().for_each(|sleeper| sleeper.wake());
-    }
-
-    /// Who has the lock lets go of it: if it took from the node what others may sleep for, they are woken.
-    pub(crate) fn pass_news(&mut self) {
-        let news = NEWS.swap(false, Ordering::Relaxed);
-        if !self.sleepers.is_empty() && (news || self.unarmed) {
-            self.tell_sleepers();
-        }
-    }
-
-    /// Has those woken who have something, since another took what was to wake them.
-    fn tell_sleepers(&mut self) {
-        self.unarmed = false;
-        let Some(link) = &self.link else { return };
-        link.wake_on_news(&Waker::from(Arc::new(News)));
-        if self.has_undecided() || !link.arm() {
-            return self.wake_all();
-        }
-        for sleeper in &self.sleepers {
-            let has_news = |watched: &Watched| {
-                self.conns.get(&watched.id).is_none_or(|conn| conn.arm(watched).is_none())
-            };
-            if sleeper.watched.iter().any(has_news) {
-                sleeper.wake();
-            }
-        }
-    }
-
     /// The process forks: what its ends have not agreed stays with TCP, at both copies.
     pub(crate) fn leave_unbound_to_tcp(&mut self) {
         let unbound = |(id, conn): (&u32, &Conn)| (!conn.is_bound()).then_some(*id);
@@ -683,12 +414,7 @@ fn free_after(last: u32, is_taken: impl Fn(u32) -> bool) -> u32 {
     next
 }
 
-/// What nobody can guess.
-fn nonce() -> Option<Nonce> {
-    let mut nonce = Nonce::default();
-    let filled = rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty());
-    (filled == Ok(nonce.len())).then_some(nonce)
-}
-
+mod agree;
 #[cfg(test)]
 mod tests;
+mod wake;

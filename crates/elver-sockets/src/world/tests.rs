@@ -7,6 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use rustix::event::epoll::{CreateFlags, create};
 
 use super::*;
+use crate::frame::Nonce;
+use crate::{real, tcp};
 
 /// A connection by both its ends, the accepted one second.
 fn connected() -> (TcpStream, TcpStream) {
