@@ -5,7 +5,7 @@ use crate::edges::beside_threads;
 /// libuv closes so: its server's connections stayed open to their peers, and the next file was taken for one of them.
 #[test]
 fn calls_by_number_are_those_by_name() {
-    let host = beside_threads(40, "1", "by-number");
+    let host = beside_threads(52, "1", "by-number");
     assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
     assert_eq!(host.lines("came by TCP, of no call"), 0, "{}", host.log());
 }
@@ -13,5 +13,5 @@ fn calls_by_number_are_those_by_name() {
 /// The thread had the lock, and waited for it.
 #[test]
 fn a_number_that_was_closed_unseen_holds_nobody_up() {
-    beside_threads(41, "2", "closed-unseen");
+    beside_threads(53, "2", "closed-unseen");
 }

@@ -157,7 +157,7 @@ fn an_epoll_keeps_a_socket_that_is_connected_again() {
 /// As `inetd` does, Python's `subprocess`, and git's daemon: what the program says that was started goes by TCP.
 #[test]
 fn what_is_given_to_a_program_that_is_started_stays_with_tcp() {
-    let (host, port) = (Host::new(43), port());
+    let (host, port) = (Host::new(55), port());
     let (program, at) = (program(), port.to_string());
     let server = host.serve(&[&program, "inetd", &at], port);
     host.run(&[&program, "inetd-client", &at]);

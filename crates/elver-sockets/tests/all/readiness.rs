@@ -35,7 +35,7 @@ fn edges_are_told_of_bytes_behind_others_that_nobody_has_read() {
 /// uvloop took a connection for ended of which most came by TCP still when the stream's end was known.
 #[test]
 fn an_end_is_told_behind_all_bytes_and_a_read_takes_all_that_came() {
-    let (host, port) = (Host::new(42), port());
+    let (host, port) = (Host::new(54), port());
     host.run(&[&program(), "ends-behind-all", &port.to_string()]);
     assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
 }
