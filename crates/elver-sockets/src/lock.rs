@@ -1,7 +1,7 @@
 //! The lock that all of this library's is behind, and what has hold of it when the process forks or ends.
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_long, c_void};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -124,6 +124,19 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     PROCESS.fetch_add(1, Ordering::Relaxed);
     release();
+}
+
+/// Forks by a call of which handlers hear nothing.
+pub(crate) fn fork_unheard(fork: impl FnOnce() -> c_long) -> c_long {
+    before_fork();
+    let forked = fork();
+    if forked == 0 {
+        elver::note_child();
+        in_child();
+    } else {
+        in_parent();
+    }
+    forked
 }
 
 fn release() {

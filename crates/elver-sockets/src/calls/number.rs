@@ -2,8 +2,8 @@
 
 use std::ffi::{c_int, c_long};
 
-use super::{epoll, input, output, sockets, table};
-use crate::real;
+use super::{epoll, fork, input, output, sockets, table};
+use crate::{lock, real};
 
 /// Numbers of what the function takes beside the call's own: those that a call does not have are whatever stands there,
 /// which the kernel does not look at either.
@@ -51,7 +51,29 @@ pub(crate) unsafe extern "C-unwind" fn syscall(
             libc::SYS_epoll_pwait => {
                 epoll::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _).into()
             }
+            _ if makes_child(call, a, b) => {
+                fork::forks(|| lock::fork_unheard(|| real::syscall(call, a, b, c, d, e, f)))
+            }
             _ => real::syscall(call, a, b, c, d, e, f),
         }
+    }
+}
+
+/// Whether it makes a child that has a memory of its own, and goes on where this one does.
+///
+/// # Safety
+/// The call's own manual page's contract.
+unsafe fn makes_child(call: c_long, a: usize, b: usize) -> bool {
+    const SHARES: usize = libc::CLONE_VM as usize;
+    match call {
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => true,
+        libc::SYS_clone => a & SHARES == 0 && b == 0,
+        libc::SYS_clone3 => {
+            // SAFETY: the flags stand first there, as so many bytes.
+            let flags = unsafe { (a as *const u64).as_ref() };
+            flags.is_some_and(|flags| flags & SHARES as u64 == 0)
+        }
+        _ => false,
     }
 }

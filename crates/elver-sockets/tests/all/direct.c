@@ -48,3 +48,22 @@ static int closes_by_none(int port) {
     await_carried_ends(second, 4);
     return close(second);
 }
+
+// A child that `clone` makes, as of vsftpd, gives a connection's number to something else.
+static int clones(int port) {
+    int status, pair[2];
+    char byte = 9;
+    int fd = connects(port);
+    await_carried(fd);
+    pid_t child = syscall(SYS_clone, SIGCHLD, 0L, 0L, 0L, 0L);
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(close(fd) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && pair[0] == fd);
+        CHECK(write(pair[1], &byte, 1) == 1 && read(fd, &byte, 1) == 1 && byte == 9);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    write_all(fd, &byte, 1);
+    read_all(fd, &byte, 1);
+    return close(fd);
+}

@@ -15,3 +15,10 @@ fn calls_by_number_are_those_by_name() {
 fn a_number_that_was_closed_unseen_holds_nobody_up() {
     beside_threads(53, "2", "closed-unseen");
 }
+
+/// It knew nothing of being another process, and took its files for the parent's connections.
+#[test]
+fn a_child_by_number_is_a_child() {
+    let host = beside_threads(57, "1", "clone");
+    assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
+}

@@ -1044,6 +1044,7 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "inetd-client")) return is_served_by_others(port);
     if (!strcmp(argv[1], "again")) return connects_again(port);
     if (!strcmp(argv[1], "by-number")) return calls_by_number(port);
+    if (!strcmp(argv[1], "clone")) return clones(port);
     if (!strcmp(argv[1], "closed-unseen")) return closes_by_none(port);
     CHECK(!strcmp(argv[1], "echo"));
     seed = atoll(argv[5]);
