@@ -10,6 +10,7 @@
 //! | --- | --- |
 //! | `calls` | the C library's functions |
 //! | `world`, `lock` | all that is known, behind one lock |
+//! | `world::descriptors` | what stands behind a descriptor |
 //! | `world::agree`, `turn` | how the ends of a connection agree |
 //! | `world::wake` | who sleeps, and is woken |
 //! | `meeting`, `owner` | how they find each other, and whom they believe |

@@ -1,16 +1,19 @@
 //! How the two ends of a connection come to agree on a stream, or on TCP.
 
+use std::io::IoSliceMut;
 use std::time::{Duration, Instant};
 
 use elver_stream::{Shutdown, Stream};
+use rustix::net::RecvFlags;
 
 use super::World;
-use crate::carried::{Carried, refuse};
+use crate::carried::{Carried, Done, refuse};
 use crate::conn::{Conn, Phase};
 use crate::frame::{Frame, Nonce};
 use crate::link::{Link, now_ns};
 use crate::log::Why;
 use crate::meeting::{Heard, Meeting, Offer};
+use crate::tcp::Failure;
 use crate::tuple::Side;
 use crate::{own, real, tcp};
 
@@ -212,6 +215,30 @@ impl World {
             }
         }
         self.wake_all();
+    }
+
+    /// Reads; none if it is the kernel's alone. TCP's end is none as long as more may come by a stream: whoever has
+    /// connected one was answered by this process, and says next which connection it is of.
+    pub(crate) fn read(
+        &mut self,
+        id: u32,
+        bufs: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        failure: Failure,
+    ) -> Option<Done> {
+        let done = self.conns.get_mut(&id)?.read(bufs, flags, failure);
+        let is_end = matches!(done, Done::Bytes(0)) && bufs.iter().any(|buf| !buf.is_empty());
+        let Phase::Offered { until_ns, .. } = self.conns.get(&id)?.phase else { return Some(done) };
+        if !is_end {
+            return Some(done);
+        }
+        self.accept();
+        let conn = self.conns.get_mut(&id)?;
+        if conn.is_carried() {
+            return Some(conn.read(bufs, flags, failure));
+        }
+        conn.keeps_end = self.link.as_ref().is_some_and(|link| link.may_have(until_ns));
+        Some(if conn.keeps_end { Done::Wait } else { done })
     }
 }
 

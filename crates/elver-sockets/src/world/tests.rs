@@ -8,6 +8,7 @@ use rustix::event::epoll::{CreateFlags, create};
 
 use super::*;
 use crate::frame::Nonce;
+use crate::tuple::{Side, Tuple};
 use crate::{real, tcp};
 
 /// A connection by both its ends, the accepted one second.

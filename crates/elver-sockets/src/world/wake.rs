@@ -48,11 +48,6 @@ impl World {
         None
     }
 
-    /// Something has changed that no stream tells.
-    pub(crate) fn wake_all(&self) {
-        self.sleepers.iter().for_each(|sleeper| sleeper.wake());
-    }
-
     /// Who has the lock lets go of it: if it took from the node what others may sleep for, they are woken.
     pub(crate) fn pass_news(&mut self) {
         let news = NEWS.swap(false, Ordering::Relaxed);
