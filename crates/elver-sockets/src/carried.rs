@@ -23,6 +23,9 @@ pub(crate) const PEEKED_MAX: usize = 64 << 10;
 /// is only late has brought it by then; whoever closed without taking it may never say anything, and keeps it.
 const SILENT: Duration = Duration::from_secs(2);
 
+/// How often who waits for the end alone looks whether TCP has brought all that was sent before it.
+const HELD_BACK: Duration = Duration::from_millis(10);
+
 /// How a call went that does not wait.
 pub(crate) enum Done {
     Bytes(usize),
@@ -70,6 +73,8 @@ pub(crate) struct Carried {
     told_failure: bool,
     /// An end was found by the last look for one.
     shows_end: bool,
+    /// The stream had ended then, and TCP had not brought all that was sent before.
+    holds_end_back: bool,
     /// TCP was found to have ended then, and the stream has not said whether more comes by it.
     tcp_ended: Option<Instant>,
 }
@@ -115,6 +120,7 @@ impl Carried {
             writes_no_more: by_tcp == Frame::STAYS,
             told_failure: false,
             shows_end: false,
+            holds_end_back: false,
             tcp_ended: None,
         }
     }
@@ -127,9 +133,16 @@ impl Carried {
     }
 
     /// Asks to be woken; as [`Stream::arm`].
-    pub(crate) fn arm(&self, interest: Interest) -> Option<std::time::Duration> {
+    pub(crate) fn arm(&self, interest: Interest) -> Option<Duration> {
         // One that has failed is ready, and says why when it is read or written.
-        self.stream.arm(interest).unwrap_or(None)
+        let arm = |interest| self.stream.arm(interest).unwrap_or(None);
+        match interest {
+            Interest::End if self.holds_end_back => Some(HELD_BACK),
+            Interest::WritableOrEnd if self.holds_end_back => {
+                arm(Interest::Writable).map(|at_most| at_most.min(HELD_BACK))
+            }
+            _ => arm(interest),
+        }
     }
 
     /// A number that grows when bytes come by the stream.
@@ -248,9 +261,23 @@ impl Carried {
             }
             (Ok(read), _) => {
                 *tcp_read += read as u64;
-                Done::Bytes(read)
+                let is_last = wanted && read as u64 == most;
+                Done::Bytes(read + if is_last { self.read_behind(bufs, read) } else { 0 })
             }
             (read, _) => read.into(),
+        }
+    }
+
+    /// Reads on by the stream, behind the last bytes that come by TCP, of which so many are in the first buffer that holds
+    /// any; how many. A call that leaves room has taken all that came: programs believe that where they see an end.
+    fn read_behind(&mut self, bufs: &mut [IoSliceMut<'_>], by_tcp: usize) -> usize {
+        let Some(at) = bufs.iter().position(|buf| !buf.is_empty()) else { return 0 };
+        let mut room: Vec<_> = bufs[at..].iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+        room[0].advance(by_tcp);
+        // The end, or an error, is told behind these bytes.
+        match self.read_stream(&mut room, RecvFlags::empty()) {
+            Done::Bytes(read) => read,
+            Done::Wait | Done::Failed(_) => 0,
         }
     }
 
@@ -412,7 +439,15 @@ impl Carried {
                 self.note_tcp_s_end(self.tcp_ended.is_some() || tcp_has_ended(fd));
                 Ok(false)
             }
-            Incoming::ByTcp(_) => self.stream.has_peer_ended().map_err(drop),
+            Incoming::ByTcp(all) => {
+                let has_ended = self.stream.has_peer_ended().map_err(drop)?;
+                // The kernel tells of an end when all that was sent before it has arrived.
+                let left = all.saturating_sub(tcp_read);
+                let has_all =
+                    || left == 0 || rustix::io::ioctl_fionread(fd).is_ok_and(|come| come >= left);
+                self.holds_end_back = has_ended && !has_all();
+                Ok(has_ended && !self.holds_end_back)
+            }
         }
     }
 

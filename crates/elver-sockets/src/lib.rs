@@ -9,14 +9,17 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | `calls` | the C library's functions |
-//! | `world`, `lock`, `holder`, `turn` | all that is known, behind one lock; how the ends of a connection agree |
+//! | `world`, `lock`, `holder` | all that is known, behind one lock |
+//! | `world::descriptors` | what stands behind a descriptor |
+//! | `world::agree`, `turn` | how the ends of a connection agree |
+//! | `world::wake` | who sleeps, and is woken |
 //! | `meeting`, `owner` | how they find each other, and whom they believe |
 //! | `conn`, `carried`, `frame`, `tcp`, `ending` | a connection, before and after |
 //! | `wait`, `signals`, `sleeper`, `polled`, `epolls` | readiness |
 //! | `link` | the way to the node |
 //! | `fds`, `own`, `real`, `errno`, `tuple`, `log` | descriptors, the C library, errors, addresses, counts |
 //!
-//! `unsafe` stands in `calls`, `real`, `own`, `errno`, `tcp` for a descriptor, `wait` for one call, `signals`, `epolls` and `world` for what the
+//! `unsafe` stands in `calls`, `real`, `own`, `errno`, `tcp` for a descriptor, `wait` for one call, `signals`, `epolls` and `world::agree` for what the
 //! kernel's epolls are told, and `lock`.
 // Every exported function takes what the C library's function of that name takes, whose manual page states the contract.
 // The SAFETY reasons refer to it as the manual's contract.

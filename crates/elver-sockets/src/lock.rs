@@ -1,13 +1,14 @@
 //! The lock that all of this library's is behind, and what has hold of it when the process forks or ends.
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_long, c_void};
 use std::ops::{Deref, DerefMut};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::world::World;
-use crate::{fds, holder};
+use crate::{fds, holder, tcp};
 
 /// Times that this process is a child.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -35,6 +36,15 @@ static HELD: Held = Held(UnsafeCell::new(None));
 /// Whether this thread has the lock, in what a signal's handler interrupted.
 pub(crate) fn is_interrupted() -> bool {
     holder::is_here()
+}
+
+/// The number of the connection that a call's descriptor is of. A call that comes in the middle of another of this thread
+/// is a signal handler's, or this library's own, of a file whose number was a connection's that was closed by a call that
+/// is not known: that one is no connection.
+#[inline]
+pub(crate) fn conn(fd: RawFd) -> Option<u32> {
+    let id = fds::conn(fd)?;
+    (!is_interrupted() || tcp::is_tcp(tcp::fd(fd))).then_some(id)
 }
 
 /// The world, until it is dropped.
@@ -105,6 +115,19 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     PROCESS.fetch_add(1, Ordering::Relaxed);
     release();
+}
+
+/// Forks by a call of which handlers hear nothing.
+pub(crate) fn fork_unheard(fork: impl FnOnce() -> c_long) -> c_long {
+    before_fork();
+    let forked = fork();
+    if forked == 0 {
+        elver::note_child();
+        in_child();
+    } else {
+        in_parent();
+    }
+    forked
 }
 
 fn release() {

@@ -1,11 +1,12 @@
 //! The C library's own functions, which the ones of this library stand before.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t,
-    sockaddr, socklen_t, ssize_t, timespec,
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
+    posix_spawn_file_actions_t, posix_spawnattr_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
+    timespec,
 };
 
 /// A symbol of the libraries behind this one.
@@ -80,6 +81,17 @@ real! {
     epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
     epoll_pwait(epoll: c_int, events: *mut epoll_event, count: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     fork() -> pid_t;
+    posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    system(command: *const c_char) -> c_int;
+    popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE;
     daemon(stay: c_int, keep: c_int) -> c_int;
+    syscall(call: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
     _exit(code: c_int) -> !;
+}
+
+/// Where the C library's own `vfork` stands, which returns twice into who calls it.
+pub(crate) fn vfork() -> usize {
+    static KEPT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+    next(b"vfork\0", &KEPT).addr()
 }

@@ -40,10 +40,14 @@ pub(crate) fn fd<'a>(fd: RawFd) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
+/// Whether it is a socket of TCP's.
+pub(crate) fn is_tcp(fd: BorrowedFd<'_>) -> bool {
+    sockopt::socket_protocol(fd).is_ok_and(|protocol| protocol == Some(ipproto::TCP))
+}
+
 /// Whether it is a socket that is not connected, and does not listen.
 pub(crate) fn is_unconnected(fd: BorrowedFd<'_>) -> bool {
-    let is_tcp = sockopt::socket_protocol(fd).is_ok_and(|protocol| protocol == Some(ipproto::TCP));
-    is_tcp && getpeername(fd).is_err() && sockopt::socket_acceptconn(fd) == Ok(false)
+    is_tcp(fd) && getpeername(fd).is_err() && sockopt::socket_acceptconn(fd) == Ok(false)
 }
 
 /// Whether a connection that was made is one still: if it is not, another may have its addresses.

@@ -9,7 +9,7 @@ extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A number that is another one in a child process. What calls `clone` itself is not noticed.
+/// A number that is another one in a child process. What calls `clone` itself is not noticed, unless it says so ([`note_child`]).
 #[inline]
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
@@ -26,6 +26,11 @@ impl Origin {
     pub fn is_here(self) -> bool {
         self.0 == generation()
     }
+}
+
+/// This process is a child of which no handler is told, as `clone` makes them. To be called in it before anything of a session's.
+pub fn note_child() {
+    in_child();
 }
 
 /// Has forks noticed from here on. A session does so when it is opened; a handler of `pthread_atfork` in the child that was

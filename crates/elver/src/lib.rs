@@ -110,7 +110,7 @@ pub use elver_verbs::{
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedNode;
 pub use error::{Completed, Error, NotInherited, PostFailed};
-pub use fork::{Origin, watch_forks};
+pub use fork::{Origin, note_child, watch_forks};
 pub use heirs::{Heir, HeirState, Heirs, PrepareOptions, Preparing};
 pub use inner::Session;
 pub use mr::{Mr, SharedMemory};

@@ -8,13 +8,13 @@ use super::table::closing;
 use crate::{errno, lock, real};
 
 /// Forks.
-fn forks(fork: impl FnOnce() -> c_int) -> c_int {
+pub(super) fn forks<T: PartialEq + From<i8>>(fork: impl FnOnce() -> T) -> T {
     if lock::is_interrupted() {
         return fork();
     }
     errno::beside(|| lock::lock().leave_unbound_to_tcp());
     let forked = fork();
-    if forked == 0 {
+    if forked == T::from(0) {
         // What is the parent's goes before the child may give its descriptors' numbers to files of its own.
         errno::beside(|| drop(lock::lock()));
     }

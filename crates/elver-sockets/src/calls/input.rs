@@ -234,7 +234,7 @@ fn told(result: Result<usize, c_int>) -> ssize_t {
 
 macro_rules! or_real {
     ($fd:ident, $bufs:expr, $flags:expr, $real:expr) => {{
-        if fds::conn($fd).is_none() || takes_errors($flags) {
+        if lock::conn($fd).is_none() || takes_errors($flags) {
             // SAFETY: the caller's promise is the same.
             return unsafe { $real };
         }

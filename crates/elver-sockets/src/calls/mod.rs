@@ -3,8 +3,10 @@
 mod epoll;
 mod fork;
 mod input;
+mod number;
 mod output;
 mod poll;
 mod select;
 mod sockets;
+mod spawn;
 mod table;

@@ -152,7 +152,7 @@ unsafe fn buffer<'a>(buf: *const c_void, len: size_t) -> IoSlice<'a> {
 
 macro_rules! or_real {
     ($fd:ident, $bufs:expr, $flags:expr, $real:expr) => {{
-        if fds::conn($fd).is_none() {
+        if lock::conn($fd).is_none() {
             // SAFETY: the caller's promise is the same.
             return unsafe { $real };
         }

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, FILE};
 
-use crate::{errno, fds, lock, real};
+use crate::{errno, fds, lock, real, tcp};
 
 /// A descriptor is about to be closed. In a child that shares this memory until it runs another program, that is the
 /// child's copy alone.
@@ -115,7 +115,10 @@ pub(crate) unsafe extern "C-unwind" fn freopen64(
 pub(crate) unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     let close = |first: u32, last: u32| {
         // SAFETY: the call has no memory to do with.
-        unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) as c_int }
+        unsafe {
+            let (first, last, flags) = (first as usize, last as usize, flags as usize);
+            real::syscall(libc::SYS_close_range, first, last, flags, 0, 0, 0) as c_int
+        }
     };
     if flags as u32 & libc::CLOSE_RANGE_CLOEXEC != 0 || first > last {
         return close(first, last);
@@ -172,7 +175,7 @@ pub(crate) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) 
 /// # Errors
 /// `EBUSY` where this library has the number, as the kernel says of one that another thread is just opening.
 fn replaces(fd: c_int, to: c_int) -> Result<(), c_int> {
-    if fd == to || rustix::io::fcntl_getfd(crate::tcp::fd(fd)).is_err() {
+    if fd == to || rustix::io::fcntl_getfd(tcp::fd(fd)).is_err() {
         return Ok(());
     }
     may_copy(fd)?;

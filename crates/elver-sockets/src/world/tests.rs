@@ -6,7 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 
 use rustix::event::epoll::{CreateFlags, create};
 
+use super::agree::in_time;
 use super::*;
+use crate::frame::Nonce;
+use crate::tuple::{Side, Tuple};
+use crate::{real, tcp};
 
 /// A connection by both its ends, the accepted one second.
 fn connected() -> (TcpStream, TcpStream) {

@@ -119,3 +119,31 @@ fn nginx_serves_wrk_from_two_processes() {
     assert!(begun >= 2 * 16, "{}", host.log());
     assert_eq!(host.lines("came by TCP, of no call"), 0, "{}", host.log());
 }
+
+/// libuv at both ends, which closes and takes ends in its own ways, and a proxy between them.
+#[test]
+fn haproxy_stands_between_programs_of_uvloop_s() {
+    let uvloop = "/usr/lib/python3/dist-packages/uvloop/__init__.py";
+    if !are_there(&["haproxy", "/usr/bin/python3", uvloop]) {
+        return;
+    }
+    let host = Host::new(56);
+    let (behind, before) = (port(), port());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/echo.py");
+    let conf = host.dir().join("conf");
+    let text = format!(
+        "defaults\n mode tcp\n timeout client 60s\n timeout server 60s\n timeout connect 60s\n\
+         listen all\n bind 127.0.0.1:{before}\n server one 127.0.0.1:{behind}\n"
+    );
+    fs::write(&conf, text).unwrap();
+    let [at, proxy] = [behind, before].map(|port| port.to_string());
+    let server = host.serve(&["/usr/bin/python3", script, "serve", &at], behind);
+    let between = host.serve(&["haproxy", "-db", "-f", conf.to_str().unwrap()], before);
+    host.run(&["/usr/bin/python3", script, "look", &proxy]);
+    between.end();
+    server.end();
+    // Eight connections on both sides of the proxy.
+    assert!(host.lines("by a stream from here on") >= 2 * 16, "{}", host.log());
+    assert!(host.bytes() > 8 * 8_000_000, "{}", host.log());
+    assert_eq!(host.lines("came by TCP, of no call"), 0, "{}", host.log());
+}

@@ -154,6 +154,18 @@ fn an_epoll_keeps_a_socket_that_is_connected_again() {
     assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
 }
 
+/// As `inetd` does, Python's `subprocess`, and git's daemon: what the program says that was started goes by TCP.
+#[test]
+fn what_is_given_to_a_program_that_is_started_stays_with_tcp() {
+    let (host, port) = (Host::new(55), port());
+    let (program, at) = (program(), port.to_string());
+    let server = host.serve(&[&program, "inetd", &at], port);
+    host.run(&[&program, "inetd-client", &at]);
+    server.ends();
+    let said = host.lines("Acceptor: by TCP, since the process forked before it was agreed");
+    assert_eq!((said, host.lines("by a stream")), (4, 0), "{}", host.log());
+}
+
 /// Ends that look for peers which have no library take a part of the program's descriptors, and no more.
 #[test]
 fn a_server_of_plain_clients_has_its_descriptors_for_them() {

@@ -3,6 +3,7 @@
 mod calls;
 mod common;
 mod debian;
+mod direct;
 mod edges;
 mod programs;
 mod readiness;

@@ -1002,9 +1002,11 @@ static int intrudes(const char *other, const char *own) {
     return 0;
 }
 
+#include "direct.c"
 #include "edges.c"
 #include "readiness.c"
 #include "calls.c"
+#include "spawn.c"
 
 int main(int argc, char **argv) {
     CHECK(argc >= 3);
@@ -1041,11 +1043,18 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "heir")) return serves_an_heir(port);
     if (!strcmp(argv[1], "shared")) return shares(port);
     if (!strcmp(argv[1], "select-in-time")) return selects_in_time(port);
+    if (!strcmp(argv[1], "ends-behind-all")) return ends_behind_all(port);
     if (!strcmp(argv[1], "edges-of-more")) return tells_edges_of_more(port);
     if (!strcmp(argv[1], "close-copy")) return closes_a_copy(port);
     if (!strcmp(argv[1], "no-epoll")) return asks_what_is_no_epoll(port);
     if (!strcmp(argv[1], "gather")) return gathers(port, atoi(argv[3]), atoi(argv[4]));
+    if (!strcmp(argv[1], "relay")) return relays();
+    if (!strcmp(argv[1], "inetd")) return has_others_serve(port, argv[0]);
+    if (!strcmp(argv[1], "inetd-client")) return is_served_by_others(port);
     if (!strcmp(argv[1], "again")) return connects_again(port);
+    if (!strcmp(argv[1], "by-number")) return calls_by_number(port);
+    if (!strcmp(argv[1], "clone")) return clones(port);
+    if (!strcmp(argv[1], "closed-unseen")) return closes_by_none(port);
     CHECK(!strcmp(argv[1], "echo"));
     seed = atoll(argv[5]);
     return echoes(port, atoi(argv[3]), atoll(argv[4]));

@@ -117,3 +117,42 @@ static int tells_edges_of_more(int port) {
     CHECK(recv(fd, bytes, 5, MSG_WAITALL) == 5);
     return close(fd);
 }
+
+// Reads as libuv does: with POLLHUP, a read that leaves room in its buffer was the last. What a connection brings so whose
+// writer filled TCP before a stream carried it, and wrote by that and ended then.
+static int ends_behind_all(int port) {
+    static char bytes[4 << 20];
+    size_t sent = 1, got = 0;
+    ssize_t n;
+    struct pollfd entry = {.fd = -1, .events = POLLIN};
+    int listener = listens(port), fd = connects(port), peer = accept(listener, NULL, NULL);
+    CHECK(peer >= 0);
+    write_all(fd, bytes, 1);
+    read_all(peer, bytes, 1);
+    write_all(peer, bytes, 1);
+    while ((n = send(peer, bytes, sizeof bytes, MSG_DONTWAIT)) > 0) sent += n;
+    CHECK(errno == EAGAIN);
+    while (carried_ends() < 2) {
+        struct pollfd both[2] = {{fd, 0, 0}, {peer, 0, 0}};
+        CHECK(poll(both, 2, 1) == 0);
+    }
+    // Both ends are this thread's, and each may have to do something for the other.
+    for (size_t left = 100000; left > 0; left -= n, sent += n) {
+        struct pollfd both[2] = {{fd, 0, 0}, {peer, POLLOUT, 0}};
+        CHECK(poll(both, 2, 10000) == 1);
+        n = send(peer, bytes, left, MSG_DONTWAIT);
+        CHECK(n > 0 || errno == EAGAIN);
+        if (n < 0) n = 0;
+    }
+    CHECK(shutdown(peer, SHUT_WR) == 0 && shutdown(fd, SHUT_WR) == 0);
+    entry.fd = fd;
+    do {
+        CHECK(poll(&entry, 1, 10000) == 1);
+        n = read(fd, bytes, 65536);
+        CHECK(n >= 0);
+        got += n;
+    } while (n > 0 && (n == 65536 || !(entry.revents & POLLHUP)));
+    if (got != sent) printf("%zu of %zu bytes\n", got, sent);
+    CHECK(got == sent);
+    return close(fd) || close(peer);
+}

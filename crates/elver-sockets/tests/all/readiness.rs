@@ -1,5 +1,6 @@
 //! What is told of connections that a stream carries (`readiness.c`).
 
+use crate::common::{Host, port, program};
 use crate::edges::beside_threads;
 
 /// Descriptors of the kernel's are told of, however few events are asked for.
@@ -29,4 +30,12 @@ fn what_is_no_epoll_is_told_so() {
 #[test]
 fn edges_are_told_of_bytes_behind_others_that_nobody_has_read() {
     beside_threads(51, "1", "edges-of-more");
+}
+
+/// uvloop took a connection for ended of which most came by TCP still when the stream's end was known.
+#[test]
+fn an_end_is_told_behind_all_bytes_and_a_read_takes_all_that_came() {
+    let (host, port) = (Host::new(54), port());
+    host.run(&[&program(), "ends-behind-all", &port.to_string()]);
+    assert_eq!(host.lines(" ended: "), 2, "{}", host.log());
 }
