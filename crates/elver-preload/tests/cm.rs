@@ -53,6 +53,11 @@ fn an_id_goes_to_another_channel_with_what_was_told_of_it() {
 }
 
 #[test]
+fn a_request_goes_to_another_channel_with_its_listener() {
+    run("follows");
+}
+
+#[test]
 fn only_what_was_connected_is_over() {
     run("over");
 }

@@ -571,6 +571,24 @@ static void migrates(void)
 	rdma_destroy_event_channel(others);
 }
 
+/* A request that nobody took goes with its listener, and its id outlives the channel that it came to. */
+static void follows(void)
+{
+	struct rdma_event_channel *old = servers;
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8);
+	struct rdma_cm_id *id = asks("127.0.0.1", port_of(listens));
+	struct pollfd comes = { old->fd, POLLIN };
+	CODE(poll(&comes, 1, PATIENCE_MS), 1);
+	MADE(servers, rdma_create_event_channel());
+	CODE(rdma_migrate_id(listens, servers), 0);
+	rdma_destroy_event_channel(old);
+	struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+	accepted(request, id);
+	CODE(rdma_disconnect(id), 0);
+	CODE(next(servers, RDMA_CM_EVENT_DISCONNECTED).id == request, 1);
+	CODE(rdma_destroy_id(request) | rdma_destroy_id(id) | rdma_destroy_id(listens), 0);
+}
+
 enum { CLOSED = 1000 };
 
 static struct rdma_event_channel *closing;
@@ -825,7 +843,7 @@ int main(int count, char **words)
 		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
 		      { "loopback", loopback },
 		      { "forks", forks },
-		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "interrupted", interrupted }, { "becomes", becomes }, { "migrates", migrates }, { "steps", steps }, { "private", private }, { "dies", dies }, { "dying", dying } };
+		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "interrupted", interrupted }, { "becomes", becomes }, { "migrates", migrates }, { "follows", follows }, { "steps", steps }, { "private", private }, { "dies", dies }, { "dying", dying } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
 	for (size_t which = 0; which < sizeof(cases) / sizeof(cases[0]); which++)
