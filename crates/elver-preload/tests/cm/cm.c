@@ -324,6 +324,74 @@ static void everywhere(void)
 	other_binds("0.0.0.0", port, 0);
 }
 
+/* What an address of either version is, in room for both. */
+static struct sockaddr_storage anywhere(const char *address, uint16_t port)
+{
+	struct sockaddr_storage to = { 0 };
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&to;
+	if (!strchr(address, ':')) {
+		*(struct sockaddr_in *)&to = at(address, port);
+		return to;
+	}
+	*v6 = (struct sockaddr_in6){ .sin6_family = AF_INET6, .sin6_port = htons(port) };
+	inet_pton(AF_INET6, address, &v6->sin6_addr);
+	return to;
+}
+
+/* Ports that another host's program knows. */
+enum { OF_ALL = 7174, OF_ONE };
+
+/* On a host of its own: a listener at all addresses, and one at the own, written as one of IPv6. Each hears of one client, and
+   who comes from where. */
+static void hears(void)
+{
+	struct sockaddr_storage one = anywhere(getenv("OWN"), OF_ONE);
+	struct rdma_cm_id *listens = id_on(servers);
+	listener("0.0.0.0", OF_ALL, 8);
+	CODE(rdma_bind_addr(listens, (struct sockaddr *)&one), 0);
+	CODE(listens->verbs != NULL, 1);
+	CODE(rdma_listen(listens, 8), 0);
+	printf("listens\n");
+	fflush(stdout);
+	for (int which = 0; which < 2; which++) {
+		struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+		CODE(port_of(request), which ? OF_ONE : OF_ALL);
+		struct rdma_conn_param param = { .qp_num = 0x222 };
+		CODE(rdma_accept(request, &param), 0);
+		CODE(next(servers, RDMA_CM_EVENT_ESTABLISHED).id == request, 1);
+		CODE(next(servers, RDMA_CM_EVENT_DISCONNECTED).id == request, 1);
+		CODE(rdma_destroy_id(request), 0);
+	}
+}
+
+/* What asks for a connection to an address of either version. */
+static struct rdma_cm_id *resolves(const char *address, uint16_t port, enum rdma_cm_event_type kind)
+{
+	struct rdma_cm_id *id = id_on(clients);
+	struct sockaddr_storage to = anywhere(address, port);
+	CODE(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000), 0);
+	CODE(next(clients, kind).id == id, 1);
+	return id;
+}
+
+/* Beside it, on another host: an address of IPv4 may be written as one of IPv6, at either end, and one of IPv6 is out of reach. */
+static void versions(void)
+{
+	const char *there[] = { getenv("THERE_AS_V6"), getenv("THERE") };
+	for (int which = 0; which < 2; which++) {
+		struct rdma_cm_id *id = resolves(there[which], which ? OF_ONE : OF_ALL, RDMA_CM_EVENT_ADDR_RESOLVED);
+		CODE(rdma_get_local_addr(id)->sa_family, which ? AF_INET : AF_INET6);
+		CODE(rdma_resolve_route(id, 1000), 0);
+		next(clients, RDMA_CM_EVENT_ROUTE_RESOLVED);
+		struct rdma_conn_param param = { .retry_count = 7, .qp_num = 0x111 };
+		CODE(rdma_connect(id, &param), 0);
+		CODE(next(clients, RDMA_CM_EVENT_CONNECT_RESPONSE).id == id, 1);
+		CODE(rdma_establish(id), 0);
+		CODE(rdma_destroy_id(id), 0);
+	}
+	CODE(rdma_destroy_id(resolves("2001:db8::1", OF_ALL, RDMA_CM_EVENT_ADDR_ERROR)), 0);
+}
+
 static int binds_v6(struct rdma_cm_id *id, const char *address, uint16_t port, int only)
 {
 	struct sockaddr_in6 own = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
@@ -840,7 +908,7 @@ int main(int count, char **words)
 		const char *name;
 		void (*run)(void);
 	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses }, { "sources", sources }, { "further", further },
-		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
+		      { "reuse", reuse }, { "second", second }, { "hears", hears }, { "versions", versions }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
 		      { "loopback", loopback },
 		      { "forks", forks },
 		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "interrupted", interrupted }, { "becomes", becomes }, { "migrates", migrates }, { "follows", follows }, { "steps", steps }, { "private", private }, { "dies", dies }, { "dying", dying } };
