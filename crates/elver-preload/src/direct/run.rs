@@ -1,13 +1,15 @@
 //! Work requests that this process executes itself in a peer's memory. All others it posts, in their
 //! order: as long as one is on its way, those behind it follow it, but for long ones, which wait for it.
 
+mod long;
+
 use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use elver_soft::{SoftDevice, SoftMemory, now};
 use elver_verbs::{
-    AccessFlags, Device as _, Payload, PostError, Qp, SendFlags, SendOp, SendWr, Sge,
+    AccessFlags, Device as _, Payload, PostError, Qp, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
 };
 
 use super::hub::Hub;
@@ -33,6 +35,9 @@ const BYTES_A_NS: u64 = 2;
 const LONGEST: u64 = 10_000_000;
 /// Behind a wait in vain none is begun for a peer for so many times as long.
 const IN_VAIN: u64 = 16;
+/// The most bytes of long WRs that one system call moves: meanwhile the device answers nobody, and who takes something back
+/// waits.
+const MOST: u64 = 8 << 20;
 /// Looks at the device without any work in it before the core is left to others.
 const SPINS: u32 = 256;
 
@@ -82,6 +87,8 @@ pub(crate) struct Stage {
     local: Vec<libc::iovec>,
     remote: Vec<libc::iovec>,
     reads: bool,
+    /// Bytes of those that are as long as [`LONG`].
+    long: u64,
 }
 
 // SAFETY: the pointers are followed by the kernel alone, while who posts them has them mapped.
@@ -96,6 +103,7 @@ impl Default for Stage {
             local: Vec::with_capacity(PIECES + PIECES_A_WR),
             remote: Vec::with_capacity(WRS),
             reads: false,
+            long: 0,
         }
     }
 }
@@ -124,6 +132,8 @@ pub(crate) struct Run<'a> {
     inside: Option<Inside<'a>>,
     /// How long its WRs may wait yet, in nanoseconds.
     patience_ns: u64,
+    /// Bytes that were moved since the device was seen to.
+    moved: u64,
 }
 
 fn piece(start: *mut u8, length: usize) -> libc::iovec {
@@ -134,6 +144,30 @@ fn length_of(payload: &Payload<'_>) -> u64 {
     match payload {
         Payload::Inline(bytes) => bytes.len() as u64,
         Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+    }
+}
+
+/// Where in its memory the peer lets a WR reach.
+#[inline]
+fn granted(
+    door: Option<&[u64; 6]>,
+    link: &Link,
+    remote: RemoteAddr,
+    length: u32,
+    access: AccessFlags,
+) -> Option<u64> {
+    let pd = Door::admits(door?, link.own, link.qpn, access)?;
+    let place = Place::of(remote.rkey, &link.peer.view.look_up(Name::Region(remote.rkey))?);
+    place.grants(pd, remote, length.into(), access)
+}
+
+/// What a READ or WRITE reaches for, and the right that it needs.
+#[inline]
+fn wanted(op: &SendOp) -> Option<(RemoteAddr, AccessFlags)> {
+    match *op {
+        SendOp::Read(remote) => Some((remote, AccessFlags::REMOTE_READ)),
+        SendOp::Write(remote) => Some((remote, AccessFlags::REMOTE_WRITE)),
+        _ => None,
     }
 }
 
@@ -151,7 +185,8 @@ impl<'a> Run<'a> {
         qp: Qp,
     ) -> Run<'a> {
         let inside = Some(link.hub.table.enter());
-        Run { device, stage, link, qp, door: link.door(), inside, patience_ns: LONGEST }
+        let (door, patience_ns) = (link.door(), LONGEST);
+        Run { device, stage, link, qp, door, inside, patience_ns, moved: 0 }
     }
 
     /// Executes a WR with those before it, or posts it behind them.
@@ -161,6 +196,9 @@ impl<'a> Run<'a> {
             Way::Taken => return Ok(()),
             Way::Full => {
                 self.settle();
+                if self.moved >= MOST {
+                    self.breathe();
+                }
                 if self.stage(wr) == Way::Taken {
                     return Ok(());
                 }
@@ -224,11 +262,7 @@ impl<'a> Run<'a> {
 
     /// Takes a WR to be executed with others, if it may be.
     fn stage(&mut self, wr: &SendWr<'_>) -> Way {
-        let (remote, access) = match wr.op {
-            SendOp::Read(remote) => (remote, AccessFlags::REMOTE_READ),
-            SendOp::Write(remote) => (remote, AccessFlags::REMOTE_WRITE),
-            _ => return Way::Packets,
-        };
+        let Some((remote, access)) = wanted(&wr.op) else { return Way::Packets };
         let outstanding = self.device.outstanding(self.qp) > 0;
         let meets = self.door.is_none() && outstanding && !self.link.met.get();
         let waits = outstanding && (meets || length_of(&wr.payload) >= LONG.into());
@@ -237,7 +271,7 @@ impl<'a> Run<'a> {
         }
         let (stage, reads) = (&mut *self.stage, access == AccessFlags::REMOTE_READ);
         let ahead = stage.wrs.len();
-        if ahead == WRS || ahead > 0 && stage.reads != reads {
+        if ahead == WRS || ahead > 0 && (stage.reads != reads || stage.long > MOST) {
             return Way::Full;
         }
         let (pieces, room) = (stage.local.len(), stage.local.capacity() - PIECES_A_WR);
@@ -255,12 +289,7 @@ impl<'a> Run<'a> {
             return Way::Behind(LONGEST);
         }
         let granted = length.filter(|length| *length > 0).and_then(|length| {
-            let door = self.door.as_ref()?;
-            let pd = Door::admits(door, self.link.own, self.link.qpn, access)?;
-            let place =
-                Place::of(remote.rkey, &self.link.peer.view.look_up(Name::Region(remote.rkey))?);
-            let address = place.grants(pd, remote, length.into(), access)?;
-            Some((length, address))
+            Some((length, granted(self.door.as_ref(), self.link, remote, length, access)?))
         });
         let Some((length, address)) = granted else {
             stage.local.truncate(pieces);
@@ -288,6 +317,14 @@ impl<'a> Run<'a> {
                 (true, stage.bytes.len())
             }
             Payload::Sges(sges) => {
+                if length >= LONG {
+                    let long = stage.long + u64::from(length);
+                    if long > MOST && ahead > 0 {
+                        stage.local.truncate(pieces);
+                        return Way::Full;
+                    }
+                    stage.long = long;
+                }
                 stage.sges.extend_from_slice(sges);
                 (false, stage.sges.len())
             }
@@ -304,7 +341,10 @@ impl<'a> Run<'a> {
 
     /// Executes what was taken. What the system refused is posted, and those behind it.
     fn settle(&mut self) {
-        let moved = self.stage.run(&self.link.peer);
+        let moved = match self.stage.long > MOST {
+            true => self.run_alone(),
+            false => self.stage.run(&self.link.peer),
+        };
         let (mut sum, mut sges, mut bytes) = (0, 0, 0);
         for wr in &self.stage.wrs {
             sum += u64::from(wr.length);
@@ -324,6 +364,7 @@ impl<'a> Run<'a> {
             if inline { bytes = end } else { sges = end }
         }
         self.stage.clear();
+        self.moved += sum;
     }
 }
 
@@ -387,5 +428,6 @@ impl Stage {
         self.bytes.clear();
         self.local.clear();
         self.remote.clear();
+        self.long = 0;
     }
 }
