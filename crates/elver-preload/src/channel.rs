@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::engine::Engine;
 use crate::errno::object;
 use crate::layout::{CompChannel, Context, Cq};
 use crate::owned::{OwnedCq, acknowledge, given};
@@ -62,6 +63,7 @@ impl CqObject {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
     object(|| {
+        Engine::of(context)?;
         let (fd, events) = Rung::new(libc::O_CLOEXEC).map_err(|error| error.raw_os_error())?;
         let channel = CompChannel { context, fd: fd.as_raw_fd(), refcnt: 0 };
         Ok(Box::into_raw(Box::new(Owned { channel, fd, events: Mutex::new(events) })).cast())

@@ -116,6 +116,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 
 pub(crate) unsafe extern "C" fn alloc_td(context: *mut Context, init: *mut TdInitAttr) -> *mut Td {
     object(|| {
+        Engine::of(context)?;
         // SAFETY: the verbs contract.
         if unsafe { given(init)? }.comp_mask != 0 {
             return Err(libc::EINVAL);
