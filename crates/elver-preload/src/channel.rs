@@ -63,10 +63,13 @@ impl CqObject {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
     object(|| {
-        Engine::of(context)?;
+        let engine = Engine::of(context)?;
         let (fd, events) = Rung::new(libc::O_CLOEXEC).map_err(|error| error.raw_os_error())?;
         let channel = CompChannel { context, fd: fd.as_raw_fd(), refcnt: 0 };
-        Ok(Box::into_raw(Box::new(Owned { channel, fd, events: Mutex::new(events) })).cast())
+        let owned = Box::into_raw(Box::new(Owned { channel, fd, events: Mutex::new(events) }));
+        let told = Told { context, element: owned.cast() };
+        engine.lock().bare.insert(owned.addr(), told);
+        Ok(owned.cast())
     })
 }
 

@@ -77,8 +77,10 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_comp_channel(of: *mut CompChannel) -> c_int {
     code(|| {
-        let _state = Engine::of(of)?.lock();
+        let mut state = Engine::of(of)?.lock();
         // SAFETY: the verbs contract.
-        unsafe { channel::destroy(of) }
+        unsafe { channel::destroy(of)? };
+        state.bare.remove(&of.addr());
+        Ok(())
     })
 }
