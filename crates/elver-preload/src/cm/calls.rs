@@ -151,9 +151,14 @@ impl Cm {
             at.set_port(port);
             id.claims.push(held);
             id.holds_port = true;
+            if id.reuses_port {
+                id.claims.extend(ports::share(id.port_space, port, bound));
+            }
         } else if !id.reuses_port {
             id.claims.push(ports::hold(id.port_space, at.port(), bound).ok_or(libc::EADDRINUSE)?);
             id.holds_port = true;
+        } else if ports::is_held_alone(id.port_space, at.port(), bound) {
+            return Err(libc::EADDRINUSE);
         }
         if id.is_datagrams() {
             // Others that share the port may have told of it already.
@@ -405,7 +410,7 @@ impl Cm {
         let held = if holds_port {
             None
         } else {
-            Some(ports::hold(port_space, port, bound).ok_or(libc::EADDRINUSE)?)
+            Some(ports::hold_shared(port_space, port, bound).ok_or(libc::EADDRINUSE)?)
         };
         let told = ports::publish(port_space, port, bound, device).ok_or(libc::EADDRINUSE)?;
         let backlog =
@@ -414,7 +419,7 @@ impl Cm {
         self.listens(listen.id, service);
         let id = self.id(listen.id)?;
         id.holds_port = true;
-        id.claims.extend(held);
+        id.claims.extend(held.into_iter().flatten());
         id.claims.push(told);
         Ok(())
     }

@@ -240,14 +240,26 @@ static void well(pid_t pid)
 	CODE(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0, 1);
 }
 
+/* What it comes to when an id is to share a port. */
+static int shares_with(struct rdma_cm_id *id, const char *address, uint16_t port)
+{
+	struct sockaddr_in own = at(address, port);
+	int reuses = 1;
+	CODE(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuses, sizeof(reuses)), 0);
+	return rdma_bind_addr(id, (struct sockaddr *)&own) ? errno : 0;
+}
+
 static struct rdma_cm_id *shares(uint16_t port)
 {
 	struct rdma_cm_id *id = id_on(servers);
-	struct sockaddr_in own = at("127.0.0.1", port);
-	int reuses = 1;
-	CODE(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuses, sizeof(reuses)), 0);
-	CODE(rdma_bind_addr(id, (struct sockaddr *)&own), 0);
+	CODE(shares_with(id, "127.0.0.1", port), 0);
 	return id;
+}
+
+/* In a program of its own: what it comes to when a port is to be shared. */
+static void joins(void)
+{
+	CODE(shares_with(id_on(servers), getenv("ADDRESS"), atoi(getenv("PORT"))), atoi(getenv("WANTED")));
 }
 
 /* In a program of its own: whether a port that may be shared can be listened on. */
@@ -280,13 +292,18 @@ static void other_listens(uint16_t port, int wanted)
 	other("second", "127.0.0.1", port, wanted);
 }
 
-/* A port that is shared has one listener all the same. */
+/* A port that is shared has one listener all the same, and who has it alone shares it with none that would. */
 static void reuse(void)
 {
 	struct rdma_cm_id *alone = listener("127.0.0.1", 0, 8);
 	uint16_t port = port_of(alone);
-	other_listens(port, EADDRINUSE);
+	other("joins", "127.0.0.1", port, EADDRINUSE);
+	other("joins", "0.0.0.0", port, EADDRINUSE);
+	other("joins", "127.0.0.2", port, 0);
 	CODE(rdma_destroy_id(alone), 0);
+	struct rdma_cm_id *any = shares(0);
+	other("joins", "127.0.0.1", port_of(any), 0);
+	CODE(rdma_destroy_id(any), 0);
 	struct rdma_cm_id *bound = shares(port), *listens = shares(port);
 	other_listens(port, 0);
 	CODE(rdma_listen(listens, 8), 0);
@@ -908,7 +925,7 @@ int main(int count, char **words)
 		const char *name;
 		void (*run)(void);
 	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses }, { "sources", sources }, { "further", further },
-		      { "reuse", reuse }, { "second", second }, { "hears", hears }, { "versions", versions }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
+		      { "reuse", reuse }, { "second", second }, { "joins", joins }, { "hears", hears }, { "versions", versions }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
 		      { "loopback", loopback },
 		      { "forks", forks },
 		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "interrupted", interrupted }, { "becomes", becomes }, { "migrates", migrates }, { "follows", follows }, { "steps", steps }, { "private", private }, { "dies", dies }, { "dying", dying } };
