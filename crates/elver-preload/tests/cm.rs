@@ -134,6 +134,7 @@ fn an_address_of_ipv4_is_the_same_where_it_is_written_as_one_of_ipv6() {
 #[test]
 fn a_child_of_fork_holds_no_port() {
     run("forks");
+    run("forks-beside");
 }
 
 #[test]

@@ -4,13 +4,14 @@
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::{fs, io};
 
+use rustix::io::Errno;
+
 use crate::cm::bound::Bound;
-use crate::fork::{close_in_child, keep_in_child};
+use crate::fork::Unshared;
 
 /// Ports that are given to who asks for any.
 const FIRST: u16 = 32_768;
@@ -27,20 +28,16 @@ const BOUND: &str = "elver-rdma_cm-bound";
 /// A name that is held as long as this is, and by no child.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    socket: UnixDatagram,
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        keep_in_child(self.socket.as_raw_fd());
-    }
+    _socket: Unshared,
 }
 
 fn claim(name: &str) -> io::Result<Claim> {
     let address = UnixAddr::from_abstract_name(name)?;
-    let socket = UnixDatagram::bind_addr(&address)?;
-    close_in_child(socket.as_raw_fd());
-    Ok(Claim { socket })
+    let bound = || match UnixDatagram::bind_addr(&address) {
+        Ok(socket) => Ok(socket.into()),
+        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    };
+    Ok(Claim { _socket: Unshared::of(bound)? })
 }
 
 fn try_hold(port_space: u16, port: u16, bound: Bound) -> io::Result<Claim> {

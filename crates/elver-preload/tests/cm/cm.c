@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../abuse/check.h"
@@ -496,6 +497,60 @@ static void forks(void)
 	well(pid);
 }
 
+enum { FORKS = 400 };
+
+static _Atomic int forked;
+
+/* Children that stay until nobody has the other end. */
+static void *forks_on(void *ends)
+{
+	for (int round = 0; round < FORKS; round++) {
+		char byte;
+		pid_t pid = fork();
+		if (pid == 0) {
+			close(((int *)ends)[1]);
+			_exit(read(((int *)ends)[0], &byte, 1) != 0);
+		}
+		CODE(pid > 0, 1);
+	}
+	forked = 1;
+	return NULL;
+}
+
+/* Binds to a port that nobody has for long. A child has what its parent had until it has begun. */
+static int comes_to_have(struct rdma_cm_id *id, uint16_t port)
+{
+	struct sockaddr_in own = at("127.0.0.1", port);
+	time_t end = time(NULL) + PATIENCE_MS / 1000;
+	int error;
+	while ((error = rdma_bind_addr(id, (struct sockaddr *)&own) ? errno : 0) == EADDRINUSE && time(NULL) < end)
+		sched_yield();
+	return error;
+}
+
+/* Nor does one that begins just when a port is taken or given back, by another thread. */
+static void forks_beside(void)
+{
+	struct rdma_cm_id *id = listener("127.0.0.1", 0, 8);
+	uint16_t port = port_of(id);
+	pthread_t thread;
+	int ends[2];
+	CODE(rdma_destroy_id(id), 0);
+	CODE(pipe(ends), 0);
+	CODE(pthread_create(&thread, NULL, forks_on, ends), 0);
+	while (!forked && !failures) {
+		id = id_on(servers);
+		CODE(comes_to_have(id, port), 0);
+		CODE(rdma_destroy_id(id), 0);
+	}
+	CODE(pthread_join(thread, NULL), 0);
+	close(ends[1]);
+	for (int round = 0; round < FORKS; round++) {
+		int status;
+		CODE(wait(&status) > 0 && status == 0, 1);
+	}
+}
+
 /* Each client has a port of its own, and none a descriptor. */
 static void many(void)
 {
@@ -927,7 +982,7 @@ int main(int count, char **words)
 	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses }, { "sources", sources }, { "further", further },
 		      { "reuse", reuse }, { "second", second }, { "joins", joins }, { "hears", hears }, { "versions", versions }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
 		      { "loopback", loopback },
-		      { "forks", forks },
+		      { "forks", forks }, { "forks-beside", forks_beside },
 		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "interrupted", interrupted }, { "becomes", becomes }, { "migrates", migrates }, { "follows", follows }, { "steps", steps }, { "private", private }, { "dies", dies }, { "dying", dying } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
