@@ -182,6 +182,14 @@ fn others_go_by_packets() {
     }
 }
 
+/// Of files in memory too: who would have too long a one goes by packets, or is not watched over, and is not killed.
+#[test]
+fn a_program_that_may_have_no_long_files_goes_by_packets() {
+    for limit in ["0", "4096", "1000000"] {
+        run_of(&["prlimit", &format!("--fsize={limit}")], "integrity", "packets", &[]);
+    }
+}
+
 #[test]
 fn another_word_is_told() {
     let output = command(&["ibv_devinfo"]).env("ELVER_DIRECT", "perhaps").output().unwrap();
