@@ -1,8 +1,6 @@
 //! Work requests that this process executes itself in a peer's memory. All others it posts, in their
 //! order: as long as one is on its way, those behind it follow it, but for long ones, which wait for it.
 
-mod long;
-
 use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -38,6 +36,8 @@ const IN_VAIN: u64 = 16;
 /// The most bytes of long WRs that one system call moves: meanwhile the device answers nobody, and who takes something back
 /// waits.
 const MOST: u64 = 8 << 20;
+/// How often the device is seen to between two such calls, at most, as long as it has work.
+const BURSTS: u32 = 64;
 /// Looks at the device without any work in it before the core is left to others.
 const SPINS: u32 = 256;
 
@@ -138,6 +138,12 @@ pub(crate) struct Run<'a> {
 
 fn piece(start: *mut u8, length: usize) -> libc::iovec {
     libc::iovec { iov_base: start.cast(), iov_len: length }
+}
+
+/// Leaves out the first bytes of a piece.
+fn skip(piece: &mut libc::iovec, bytes: usize) {
+    piece.iov_base = piece.iov_base.cast::<u8>().wrapping_add(bytes).cast();
+    piece.iov_len -= bytes;
 }
 
 fn length_of(payload: &Payload<'_>) -> u64 {
@@ -246,6 +252,20 @@ impl<'a> Run<'a> {
         self.inside = Some(self.link.hub.table.enter());
         self.door = self.link.door();
         came
+    }
+
+    /// Sees to the device between two calls that move much, and lets go on who takes something back. What the peer tells may
+    /// be another thing then.
+    #[cold]
+    fn breathe(&mut self) {
+        self.inside = None;
+        let mut bursts = 0;
+        while bursts < BURSTS && self.device.progress() {
+            bursts += 1;
+        }
+        self.inside = Some(self.link.hub.table.enter());
+        self.door = self.link.door();
+        self.moved = 0;
     }
 
     /// Executes what is left.
@@ -366,6 +386,35 @@ impl<'a> Run<'a> {
         self.stage.clear();
         self.moved += sum;
     }
+
+    /// Moves the bytes of a WR that is there alone, by several calls; returns how many were. In between the peer may have taken
+    /// back what it reaches for, and the QP may have failed.
+    #[cold]
+    fn run_alone(&mut self) -> u64 {
+        let Some(Staged { wr_id, op, flags, length, end, .. }) = self.stage.wrs.first() else {
+            return 0;
+        };
+        let (wr_id, op, flags, length, end) = (*wr_id, *op, *flags, *length, *end);
+        let Some((remote, access)) = wanted(&op) else { return 0 };
+        let address = granted(self.door.as_ref(), self.link, remote, length, access);
+        let mut moved = 0;
+        loop {
+            let part = MOST.min(u64::from(length) - moved);
+            let now = self.stage.run_part(&self.link.peer, part as usize);
+            moved += now;
+            if now < part || moved == length.into() {
+                return moved;
+            }
+            self.breathe();
+            let payload = Payload::Sges(&self.stage.sges[..end]);
+            let wr = SendWr { wr_id, op, flags, payload, dest: None };
+            let stands = self.device.check_direct(self.qp, &wr, 0, |_, _, _| true).is_some();
+            if !stands || granted(self.door.as_ref(), self.link, remote, length, access) != address
+            {
+                return moved;
+            }
+        }
+    }
 }
 
 impl Stage {
@@ -394,6 +443,24 @@ impl Stage {
                 self.remote.push(libc::iovec { iov_base, iov_len: length });
             }
         }
+    }
+
+    /// Moves the next bytes of a WR that is there alone, so many at most; returns how many were. These are there no more.
+    fn run_part(&mut self, peer: &Peer, most: usize) -> u64 {
+        let Some(rest) = self.remote.first().map(|rest| rest.iov_len) else { return 0 };
+        // The kernel ends where either side does.
+        self.remote[0].iov_len = rest.min(most);
+        let moved = self.run(peer);
+        let mut left = moved as usize;
+        self.remote[0].iov_len = rest;
+        skip(&mut self.remote[0], left);
+        self.local.retain_mut(|local| {
+            let here = left.min(local.iov_len);
+            skip(local, here);
+            left -= here;
+            local.iov_len > 0
+        });
+        moved
     }
 
     /// Moves the bytes; returns how many were.
