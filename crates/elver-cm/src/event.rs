@@ -14,7 +14,7 @@ pub struct Service {
     /// Its number.
     pub id: u64,
     /// The address that peers are to name, of which the unspecified one is any of its family; none if it may be any, or
-    /// none at all.
+    /// none at all. One of IPv4 is written as such.
     pub address: Option<IpAddr>,
 }
 

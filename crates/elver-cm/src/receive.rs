@@ -31,8 +31,10 @@ struct Wanted {
 }
 
 impl Wanted {
+    /// An address of IPv4 may be written as one of IPv6, which means the same.
     fn new(service_id: u64, private: &[u8]) -> Wanted {
-        Wanted { service_id, address: IpHeader::parse(private).ok().map(|header| header.dst) }
+        let header = IpHeader::parse(private).ok();
+        Wanted { service_id, address: header.map(|header| header.dst.to_canonical()) }
     }
 
     /// Who may hear it: who listens at that address alone, before who does at those of its family, before who does at

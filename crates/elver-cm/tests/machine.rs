@@ -333,9 +333,11 @@ fn listeners_of_one_port_are_told_apart_by_their_families() {
         [(HERE, HERE, HERE), (of_v4, of_v4, HERE), (of_v6, of_v4, of_v6), (one, one, of_v6)];
     for (listens, hears_v4, hears_v6) in steps {
         world.server().listen(listens, 8).unwrap();
-        for (src, dst, hears) in
-            [("10.0.0.1", "10.0.0.9", hears_v4), ("fd00::1", "fd00::9", hears_v6)]
-        {
+        for (src, dst, hears) in [
+            ("10.0.0.1", "10.0.0.9", hears_v4),
+            ("::ffff:10.0.0.1", "::ffff:10.0.0.9", hears_v4),
+            ("fd00::1", "fd00::9", hears_v6),
+        ] {
             let header =
                 IpHeader { src_port: 9, src: src.parse().unwrap(), dst: dst.parse().unwrap() };
             let now = world.now;

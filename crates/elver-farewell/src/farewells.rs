@@ -14,6 +14,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg,
     sendmsg, socket_with,
 };
+use rustix::process::{Resource, getrlimit};
 
 use crate::record::{RECORD, RECORDS_MAX, address, of_address, write};
 
@@ -80,8 +81,12 @@ impl Farewells {
     }
 
     fn put(&self, at: usize, record: &[u8; RECORD]) {
-        // What memory has no room for is not told of; nothing else depends on it.
-        let _ = pwrite(&self.table, record, (at * RECORD) as u64);
+        // What memory has no room for is not told of, nor what would be too long a file, which would be the process's end
+        // (`SIGXFSZ`); nothing else depends on it.
+        let end = ((at + 1) * RECORD) as u64;
+        if getrlimit(Resource::Fsize).current.is_none_or(|limit| end <= limit) {
+            let _ = pwrite(&self.table, record, (at * RECORD) as u64);
+        }
     }
 }
 

@@ -6,7 +6,6 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::errno::object;
 use crate::layout::{CompChannel, Context, Cq};
 use crate::owned::{OwnedCq, acknowledge, given};
 use crate::rung::Rung;
@@ -59,13 +58,11 @@ impl CqObject {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
-    object(|| {
-        let (fd, events) = Rung::new(libc::O_CLOEXEC).map_err(|error| error.raw_os_error())?;
-        let channel = CompChannel { context, fd: fd.as_raw_fd(), refcnt: 0 };
-        Ok(Box::into_raw(Box::new(Owned { channel, fd, events: Mutex::new(events) })).cast())
-    })
+/// A channel of a context.
+pub(crate) fn make(context: *mut Context) -> Result<*mut CompChannel, c_int> {
+    let (fd, events) = Rung::new(libc::O_CLOEXEC).map_err(|error| error.raw_os_error())?;
+    let channel = CompChannel { context, fd: fd.as_raw_fd(), refcnt: 0 };
+    Ok(Box::into_raw(Box::new(Owned { channel, fd, events: Mutex::new(events) })).cast())
 }
 
 /// Frees a channel that no CQ uses; under the engine's lock, which `refcnt` changes under alone.

@@ -6,11 +6,16 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use elver_soft::SoftMemory;
 
+use crate::layout::Context;
+use crate::told::Told;
+
 /// A device memory.
 pub(crate) struct DeviceMemory {
     pub(crate) memory: SoftMemory,
     /// In bytes.
     pub(crate) length: usize,
+    /// The context that it was made of.
+    pub(crate) of: Told,
     /// Regions of it.
     pub(crate) users: u32,
 }
@@ -30,10 +35,17 @@ pub(crate) fn all() -> MutexGuard<'static, All> {
 }
 
 impl All {
-    /// Keeps a memory; returns its number.
-    pub(crate) fn keep(&mut self, memory: SoftMemory, length: usize) -> u32 {
+    /// Keeps a memory of a context; returns its number.
+    pub(crate) fn keep(&mut self, memory: SoftMemory, length: usize, of: Told) -> u32 {
         self.last += 1;
-        self.dms.insert(self.last, DeviceMemory { memory, length, users: 0 });
+        self.dms.insert(self.last, DeviceMemory { memory, length, of, users: 0 });
         self.last
+    }
+
+    /// A context is closed; says whether it had any. What regions of others are of, these keep.
+    pub(crate) fn end(&mut self, context: *mut Context) -> bool {
+        let before = self.dms.len();
+        self.dms.retain(|_, dm| dm.of.context != context);
+        self.dms.len() < before
     }
 }

@@ -13,6 +13,7 @@ use crate::errno::{code, object};
 use crate::layout::{AllocDmAttr, Context, Dm, Mr, Pd};
 use crate::owned::given;
 use crate::region::{register, rights};
+use crate::told::Told;
 
 /// How much of it a device has, in bytes.
 pub(crate) const DM_MAX: usize = 1 << 20;
@@ -36,7 +37,8 @@ pub(crate) unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut Alloc
             return Err(libc::ENOMEM);
         }
         let memory = SoftMemory::alloc(attr.length as u64).map_err(|_| libc::ENOMEM)?;
-        Ok(boxed(context, all.keep(memory, attr.length)))
+        let of = Told { context, element: std::ptr::null_mut() };
+        Ok(boxed(context, all.keep(memory, attr.length, of)))
     })
 }
 

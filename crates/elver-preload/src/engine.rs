@@ -91,6 +91,8 @@ pub(crate) struct State {
     pub(crate) mrs: HashMap<Mr, Region>,
     pub(crate) mws: HashMap<Mw, Told>,
     pub(crate) ahs: HashMap<Ah, Told>,
+    /// Channels and thread domains, of which the device knows nothing, by their addresses.
+    pub(crate) bare: HashMap<usize, Told>,
     pub(crate) parents: Parents,
     /// What means nothing on Ethernet of the addresses of QPs, as the program gave it.
     pub(crate) services: HashMap<Qp, Service>,
@@ -176,6 +178,7 @@ impl State {
             mrs: HashMap::new(),
             mws: HashMap::new(),
             ahs: HashMap::new(),
+            bare: HashMap::new(),
             parents: Parents::default(),
             services: HashMap::new(),
             xrc: Xrc::default(),

@@ -6,10 +6,10 @@ use std::os::fd::RawFd;
 use crate::belongs::Belongs;
 use crate::channel;
 use crate::engine::Engine;
-use crate::errno::{code, minus_one, whole};
+use crate::errno::{code, minus_one, object, whole};
 use crate::layout::{AsyncEvent, CompChannel, Context, Cq};
 use crate::ring::wait;
-use crate::told;
+use crate::told::{self, Told};
 
 /// Refuses null, before an event is taken that then nobody had.
 fn room<T>(to: *mut T) -> Result<(), c_int> {
@@ -75,10 +75,23 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_comp_channel(context: *mut Context) -> *mut CompChannel {
+    object(|| {
+        let engine = Engine::of(context)?;
+        let made = channel::make(context)?;
+        let told = Told { context, element: made.cast() };
+        engine.lock().bare.insert(made.addr(), told);
+        Ok(made)
+    })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_comp_channel(of: *mut CompChannel) -> c_int {
     code(|| {
-        let _state = Engine::of(of)?.lock();
+        let mut state = Engine::of(of)?.lock();
         // SAFETY: the verbs contract.
-        unsafe { channel::destroy(of) }
+        unsafe { channel::destroy(of)? };
+        state.bare.remove(&of.addr());
+        Ok(())
     })
 }

@@ -1,6 +1,7 @@
 //! What a process has that a child of `fork` does not: the child finds none, and makes its own.
 
 use std::cell::UnsafeCell;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
@@ -50,8 +51,9 @@ pub(crate) fn keep_in_child(fd: RawFd) {
     }
 }
 
-/// A descriptor that no child has, however early or late it is made.
-pub(crate) struct Unshared(OwnedFd);
+/// A descriptor that no child has, however early or late it is made or closed.
+#[derive(Debug)]
+pub(crate) struct Unshared(ManuallyDrop<OwnedFd>);
 
 impl Unshared {
     /// What `make` makes, which is to make nothing else that children do not have: nobody forks meanwhile.
@@ -59,7 +61,7 @@ impl Unshared {
         let _turn = Turn::begin();
         let fd = make()?;
         close_in_child(fd.as_raw_fd());
-        Ok(Unshared(fd))
+        Ok(Unshared(ManuallyDrop::new(fd)))
     }
 }
 
@@ -79,7 +81,10 @@ impl AsFd for Unshared {
 
 impl Drop for Unshared {
     fn drop(&mut self) {
+        let _turn = Turn::begin();
         keep_in_child(self.0.as_raw_fd());
+        // SAFETY: nobody uses it behind this.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
 

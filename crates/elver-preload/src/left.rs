@@ -6,12 +6,13 @@ use std::collections::HashMap;
 
 use elver_verbs::{Cq, Device as _, Mr, Qp as Handle};
 
+use crate::device_memory::all;
 use crate::direct::take_back_region;
 use crate::engine::{Engine, State};
 use crate::layout::Context;
 use crate::parents::Made;
 use crate::told::Told;
-use crate::{memory, qp};
+use crate::{memory, qp, xrc};
 
 /// The QPs of a context, each with the program's object.
 fn qps(state: &State, context: *mut Context) -> Vec<(Handle, Told)> {
@@ -48,6 +49,8 @@ pub(crate) fn end(engine: &Engine, context: *mut Context) -> bool {
         state.cqs.iter().filter(|(_, object)| is_its(&object.told)).map(|(cq, _)| *cq).collect();
     let (windows, ahs) = (of(&state.mws, context), of(&state.ahs, context));
     let pds = of(&state.pds, context);
+    let (domains, bare) = (state.xrc.opened_by(context), of(&state.bare, context));
+    let had_memory = all().end(context);
     drop(state);
     if qps.is_empty()
         && regions.is_empty()
@@ -56,6 +59,9 @@ pub(crate) fn end(engine: &Engine, context: *mut Context) -> bool {
         && windows.is_empty()
         && ahs.is_empty()
         && pds.is_empty()
+        && domains.is_empty()
+        && bare.is_empty()
+        && !had_memory
     {
         return false;
     }
@@ -70,6 +76,7 @@ pub(crate) fn end(engine: &Engine, context: *mut Context) -> bool {
     // What something of another context still uses stays in the device, where nobody is told of it.
     let mut state = engine.lock();
     for (handle, told) in qps {
+        state.device.detach_all_multicast(handle);
         if qp::end(&mut state, handle, told.element.cast()).is_err() {
             state.xrc.close(handle, told.element.cast());
             state.qps.remove(&handle);
@@ -102,8 +109,17 @@ pub(crate) fn end(engine: &Engine, context: *mut Context) -> bool {
     for cq in cqs {
         let _ = state.device.destroy_cq(cq);
         state.timed.remove(&cq);
+        state.moderated.forget(cq);
         state.cqs.remove(&cq);
         state.parents.ended(Made::Cq(cq));
+    }
+    for (element, domain, file) in domains {
+        if xrc::close(&mut state, element, domain, file).is_err() {
+            state.xrc.closed(element);
+        }
+    }
+    for element in bare {
+        state.bare.remove(&element);
     }
     // Last, as all else is in them.
     for pd in pds {

@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut Mw) -> c_int {
 ///
 /// # Safety
 /// The verbs contract of `ibv_post_send`.
-pub(crate) unsafe fn bind_of(mw: *mut Mw, rkey: u32, info: &MwBindInfo) -> Result<BindMw, c_int> {
+unsafe fn bind_of(mw: *mut Mw, rkey: u32, info: &MwBindInfo) -> Result<BindMw, c_int> {
     // A window's owner does not reach his memory through it, so that his own rights say nothing.
     let rights = info.mw_access_flags & !AccessFlags::LOCAL_WRITE.bits();
     let access = AccessFlags::from_bits(rights).ok_or(libc::EINVAL)?;
@@ -66,6 +66,24 @@ pub(crate) unsafe fn bind_of(mw: *mut Mw, rkey: u32, info: &MwBindInfo) -> Resul
     }
     let mr = MrHandle(mr.map_or(0, |mr| mr.handle));
     Ok(BindMw { mw: Handle(mw.handle), rkey, mr, addr: info.addr, length: info.length, access })
+}
+
+/// The same of a WR, which binds windows of type 2 alone: those of type 1 have a call of their own.
+///
+/// # Safety
+/// The verbs contract of `ibv_post_send`.
+pub(crate) unsafe fn posted_bind_of(
+    mw: *mut Mw,
+    rkey: u32,
+    info: &MwBindInfo,
+) -> Result<BindMw, c_int> {
+    // SAFETY: the caller's word.
+    unsafe {
+        if given(mw)?.r#type != TYPE_2 {
+            return Err(libc::EINVAL);
+        }
+        bind_of(mw, rkey, info)
+    }
 }
 
 /// Binds a window of type 1: its next rkey is drawn here, and stands in it when this returns.

@@ -116,22 +116,26 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 
 pub(crate) unsafe extern "C" fn alloc_td(context: *mut Context, init: *mut TdInitAttr) -> *mut Td {
     object(|| {
+        let engine = Engine::of(context)?;
         // SAFETY: the verbs contract.
         if unsafe { given(init)? }.comp_mask != 0 {
             return Err(libc::EINVAL);
         }
-        Ok(Box::into_raw(Box::new(OwnedTd { td: Td { context }, children: 0 })).cast())
+        let owned = Box::into_raw(Box::new(OwnedTd { td: Td { context }, children: 0 }));
+        engine.lock().bare.insert(owned.addr(), Told { context, element: owned.cast() });
+        Ok(owned.cast())
     })
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
     code(|| {
-        let _state = Engine::of(td)?.lock();
+        let mut state = Engine::of(td)?.lock();
         let td = td.cast::<OwnedTd>();
         // SAFETY: the verbs contract.
         if unsafe { given(td)? }.children > 0 {
             return Err(libc::EBUSY);
         }
+        state.bare.remove(&td.addr());
         // SAFETY: it is ours, and nothing uses it.
         drop(unsafe { Box::from_raw(td) });
         Ok(())

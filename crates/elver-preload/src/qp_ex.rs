@@ -12,7 +12,7 @@ use crate::direct::Run;
 use crate::engine::{Engine, State};
 use crate::errno::{guard, object, of_post};
 use crate::layout::{Ah, Context, DataBuf, Mw, MwBindInfo, Qp, QpEx, QpInitAttrEx, Sge};
-use crate::mw::bind_of;
+use crate::mw::posted_bind_of;
 use crate::owned::{OwnedQp, given};
 use crate::qp::{self, type_of};
 use crate::wr::Names;
@@ -188,7 +188,7 @@ operations! {
 unsafe extern "C" fn wr_bind_mw(qp: *mut QpEx, mw: *mut Mw, rkey: u32, info: *const MwBindInfo) {
     // SAFETY: the verbs contract.
     unsafe {
-        match given(info.cast_mut()).and_then(|info| bind_of(mw, rkey, info)) {
+        match given(info.cast_mut()).and_then(|info| posted_bind_of(mw, rkey, info)) {
             Ok(bind) => begin(qp, SendOp::BindMw(bind)),
             Err(error) => owned(qp).batch.fail(error),
         }

@@ -10,7 +10,7 @@ use elver_verbs::{
 
 use crate::errno::of_post;
 use crate::layout::{RecvWr, SendWr, Sge};
-use crate::mw::bind_of;
+use crate::mw::posted_bind_of;
 use crate::owned::given;
 
 /// SGEs and inline bytes of a WR: what the device offers ([`elver_soft::SoftConfig`]) fits.
@@ -22,9 +22,6 @@ const INLINE_FLAG: u32 = 8;
 /// `IBV_QPT_UD` and `IBV_QPT_XRC_SEND`.
 pub(crate) const UD: c_uint = 4;
 pub(crate) const XRC_SEND: c_uint = 9;
-
-/// `IBV_MW_TYPE_2`.
-const MW_TYPE_2: u32 = 2;
 
 /// What a send WR names besides what it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,13 +183,8 @@ unsafe fn op(wr: *const SendWr) -> Result<SendOp, c_int> {
             6 => SendOp::FetchAdd { remote: word(), add: operand() },
             7 => SendOp::LocalInv(given()),
             8 => {
-                let window = field!(wr, bind_mw.mw);
-                // Windows of type 1 have a call of their own.
-                if self::given(window)?.r#type != MW_TYPE_2 {
-                    return Err(libc::EINVAL);
-                }
-                let info = field!(wr, bind_mw.bind_info);
-                SendOp::BindMw(bind_of(window, field!(wr, bind_mw.rkey), &info)?)
+                let (window, info) = (field!(wr, bind_mw.mw), field!(wr, bind_mw.bind_info));
+                SendOp::BindMw(posted_bind_of(window, field!(wr, bind_mw.rkey), &info)?)
             }
             9 => SendOp::SendWithInv(given()),
             _ => return Err(libc::EINVAL),

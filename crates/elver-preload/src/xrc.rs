@@ -86,8 +86,23 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         };
         let domain = xrc.open_domain(file, wanted, || device.open_xrcd().map_err(of_verbs))?;
         let owned = OwnedXrcd { base: XrcdBase { context }, domain, file };
-        Ok(Box::into_raw(Box::new(owned)).cast())
+        let owned = Box::into_raw(Box::new(owned));
+        xrc.opened(Told { context, element: owned.cast() }, domain, file);
+        Ok(owned.cast())
     })
+}
+
+/// An object at this address stands for a domain no more.
+pub(crate) fn close(
+    state: &mut State,
+    element: usize,
+    domain: Domain,
+    file: Option<File>,
+) -> Result<(), c_int> {
+    let State { device, xrc, .. } = state;
+    xrc.close_domain(file, || device.close_xrcd(domain).map_err(of_verbs))?;
+    xrc.closed(element);
+    Ok(())
 }
 
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut XrcdBase) -> c_int {
@@ -98,8 +113,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut XrcdBase) -> c_int {
             (owned.domain, owned.file, owned.base.context)
         };
         let mut state = Engine::of(context)?.lock();
-        let State { device, xrc, .. } = &mut *state;
-        xrc.close_domain(file, || device.close_xrcd(domain).map_err(of_verbs))?;
+        close(&mut state, xrcd.addr(), domain, file)?;
         // SAFETY: it is ours.
         drop(unsafe { Box::from_raw(xrcd.cast::<OwnedXrcd>()) });
         Ok(())

@@ -16,6 +16,8 @@ pub(crate) type File = (u64, u64);
 pub(crate) struct Xrc {
     /// Domains of files, and how often each is open.
     files: HashMap<File, (Domain, u32)>,
+    /// The objects that stand for domains, by their addresses, and whose they are.
+    opened: HashMap<usize, (Told, Domain, Option<File>)>,
     srqs: HashSet<SrqHandle>,
     /// Targets: their domains, and the objects that stand for each.
     targets: HashMap<Handle, (Domain, Vec<Told>)>,
@@ -68,6 +70,22 @@ impl Xrc {
             }
         }
         Ok(())
+    }
+
+    /// An object stands for a domain.
+    pub(crate) fn opened(&mut self, told: Told, domain: Domain, file: Option<File>) {
+        self.opened.insert(told.element.addr(), (told, domain, file));
+    }
+
+    /// It does no more.
+    pub(crate) fn closed(&mut self, element: usize) {
+        self.opened.remove(&element);
+    }
+
+    /// What the objects of a context stand for.
+    pub(crate) fn opened_by(&self, context: *mut Context) -> Vec<(usize, Domain, Option<File>)> {
+        let its = self.opened.iter().filter(|(_, (told, ..))| told.context == context);
+        its.map(|(element, (_, domain, file))| (*element, *domain, *file)).collect()
     }
 
     /// A target was made in a domain.

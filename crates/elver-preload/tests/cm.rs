@@ -5,8 +5,9 @@ mod common;
 #[path = "common/namespaces.rs"]
 mod namespaces;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use common::{command, library, succeeded};
@@ -31,9 +32,16 @@ fn run(case: &str) {
 
 /// The same behind words that say where.
 fn run_at(place: &[&str], case: &str) {
+    went_well(case, &command_at(place, case).output().unwrap());
+}
+
+fn command_at(place: &[&str], case: &str) -> Command {
     let preload = format!("LD_PRELOAD={}", library().join("libibverbs.so.1").display());
-    let words = [place, &["env", &preload, program().to_str().unwrap(), case]].concat();
-    let said = succeeded(case, &command(&words).output().unwrap());
+    command(&[place, &["env", &preload, program().to_str().unwrap(), case]].concat())
+}
+
+fn went_well(case: &str, output: &Output) {
+    let said = succeeded(case, output);
     assert!(said.ends_with(" checks, 0 failures\n"), "{said}");
 }
 
@@ -50,6 +58,11 @@ fn a_backlog_counts_what_was_not_taken() {
 #[test]
 fn an_id_goes_to_another_channel_with_what_was_told_of_it() {
     run("migrates");
+}
+
+#[test]
+fn a_request_goes_to_another_channel_with_its_listener() {
+    run("follows");
 }
 
 #[test]
@@ -104,8 +117,24 @@ fn loopback_is_no_address_of_a_device_that_an_interface_has() {
 }
 
 #[test]
+fn an_address_of_ipv4_is_the_same_where_it_is_written_as_one_of_ipv6() {
+    let namespaces = Namespaces::new("versions", 29);
+    let [here, there] = [0, 1].map(|end| namespaces.at(end));
+    let [here, there] = [&here, &there].map(|at| at.each_ref().map(String::as_str));
+    let address = namespaces.address(1);
+    let own = format!("OWN=::ffff:{address}");
+    let mut hears = command_at(&[&there[..], &[&own]].concat(), "hears").spawn().unwrap();
+    let mut listens = [0; b"listens\n".len()];
+    hears.stdout.as_mut().unwrap().read_exact(&mut listens).unwrap();
+    let asks = [format!("THERE={address}"), format!("THERE_AS_V6=::ffff:{address}")];
+    run_at(&[&here[..], &asks.each_ref().map(String::as_str)].concat(), "versions");
+    went_well("hears", &hears.wait_with_output().unwrap());
+}
+
+#[test]
 fn a_child_of_fork_holds_no_port() {
     run("forks");
+    run("forks-beside");
 }
 
 #[test]

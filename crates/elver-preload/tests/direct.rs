@@ -113,6 +113,20 @@ fn long_writes_wait_for_what_is_before_them() {
     assert!((0..20).any(|_| writes("on", "direct") > 0), "none has waited");
 }
 
+/// One call of the system's may not move all: the device would answer nobody meanwhile.
+#[test]
+fn who_moves_much_by_one_call_answers_others_meanwhile() {
+    let dir = tempfile::tempdir().unwrap();
+    let told = format!("XDG_RUNTIME_DIR={}", dir.path().display());
+    run_of(&["env", &told], "much", "direct", &[]);
+    assert_eq!(counted(dir.path(), "direct_refused"), 0);
+}
+
+#[test]
+fn memory_that_is_taken_back_while_much_is_moved_is_written_no_more() {
+    run("much-back");
+}
+
 #[test]
 fn refusals_are_told_as_by_packets() {
     run("errors");
@@ -165,6 +179,14 @@ fn others_go_by_packets() {
         ("open", "direct"),
     ] {
         run_of(&[], "way", way, &[target]);
+    }
+}
+
+/// Of files in memory too: who would have too long a one goes by packets, or is not watched over, and is not killed.
+#[test]
+fn a_program_that_may_have_no_long_files_goes_by_packets() {
+    for limit in ["0", "4096", "1000000"] {
+        run_of(&["prlimit", &format!("--fsize={limit}")], "integrity", "packets", &[]);
     }
 }
 

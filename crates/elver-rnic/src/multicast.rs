@@ -78,6 +78,12 @@ impl<M: Memory> Rnic<M> {
         Ok(last)
     }
 
+    /// The groups that a QP is attached to.
+    pub fn groups_of(&self, qp: Qp) -> Vec<Gid> {
+        let has = self.groups.members.iter().filter(|(_, members)| members.contains(&qp.0));
+        has.map(|(group, _)| Gid::from(*group)).collect()
+    }
+
     fn check_group(&self, qp: Qp, group: Gid) -> Result<IpAddr, VerbsError> {
         if self.qps.require(qp.0)?.core.qp_type != QpType::Ud {
             return Err(VerbsError::InvalidArgument { what: "only UD QPs take multicast" });

@@ -53,4 +53,4 @@ pub use faults::{Faults, Loss};
 pub use frames::{FrameCounters, FrameLink, FrameSocket, LocalAddress, Mac};
 pub use interface::{are_on_two_interfaces, has_address};
 pub use link::Link;
-pub use publish::{PublishedDevice, published};
+pub use publish::{PublishedDevice, allow_file, published};

@@ -18,8 +18,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::process::{Flock, FlockType, fcntl_getlk};
+use rustix::process::{Flock, FlockType, Resource, fcntl_getlk, getrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// How often a device tells what it has counted.
@@ -154,6 +155,16 @@ fn read(file: &File, pid: u32) -> Option<PublishedDevice> {
     Some(PublishedDevice { pid, name, address, counters })
 }
 
+/// Looks whether this process may have a file as long: who makes one longer than that is killed (`RLIMIT_FSIZE`,
+/// `SIGXFSZ`), and what is in memory alone counts too.
+///
+/// # Errors
+/// [`Errno::FBIG`] if it may not.
+pub fn allow_file(bytes: u64) -> Result<(), Errno> {
+    let limit = getrlimit(Resource::Fsize).current;
+    if limit.is_some_and(|limit| limit < bytes) { Err(Errno::FBIG) } else { Ok(()) }
+}
+
 /// The writing side. The file goes with it.
 pub(crate) struct Publisher {
     path: PathBuf,
@@ -187,6 +198,7 @@ impl Publisher {
         for name in names {
             bytes.extend(format!("{name}\n").into_bytes());
         }
+        allow_file(bytes.len() as u64)?;
         let (path, mut file) = locked(&directory)?;
         file.write_all(&bytes)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);

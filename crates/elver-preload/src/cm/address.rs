@@ -84,6 +84,16 @@ pub(crate) fn source(to: IpAddr) -> IpAddr {
     if is_loopback { Ipv4Addr::LOCALHOST.into() } else { routed(to).unwrap_or(to) }
 }
 
+/// An address in the form of another one: IPv4's as IPv6's where that one is written so.
+pub(crate) fn written_as(other: IpAddr, address: IpAddr) -> IpAddr {
+    match (other, address) {
+        (IpAddr::V6(other), IpAddr::V4(v4)) if other.to_ipv4_mapped().is_some() => {
+            v4.to_ipv6_mapped().into()
+        }
+        _ => address,
+    }
+}
+
 /// Whether packets to an address leave with it as their source, as those of a host to itself.
 fn leads_here(address: IpAddr) -> bool {
     routed(address).is_ok_and(|source| source == address)

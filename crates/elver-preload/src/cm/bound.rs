@@ -16,7 +16,9 @@ pub(crate) struct Bound {
 
 impl Bound {
     /// At an address, or at all of them, of one family alone if the program says so, and else as the kernel has it.
+    /// An address of IPv4 that is written as one of IPv6 is IPv4's.
     pub(crate) fn new(ip: IpAddr, own_family_only: Option<bool>) -> Bound {
+        let ip = ip.to_canonical();
         let own_family_only = own_family_only.unwrap_or_else(|| ip.is_ipv4() || is_v6_alone());
         Bound { ip, own_family_only }
     }
@@ -45,6 +47,7 @@ impl Bound {
 
     /// How well who is bound so is meant by an address: best by its own, then by those of its family, then by any.
     pub(crate) fn suits(&self, wanted: IpAddr) -> Option<u8> {
+        let wanted = wanted.to_canonical();
         let is_of_family = self.ip.is_ipv4() == wanted.is_ipv4();
         match self.is_any() {
             _ if self.ip == wanted => Some(3),
@@ -106,6 +109,7 @@ mod tests {
     fn an_address_means_who_has_it_before_who_has_all() {
         let suits = |text: &str, wanted: &str| bound(text).suits(wanted.parse().unwrap());
         assert_eq!(suits("10.0.0.1", "10.0.0.1"), Some(3));
+        assert_eq!(suits("10.0.0.1", "::ffff:10.0.0.1"), Some(3));
         assert_eq!(suits("10.0.0.1", "10.0.0.2"), None);
         assert_eq!(suits("0.0.0.0", "10.0.0.1"), Some(2));
         assert_eq!(suits("0.0.0.0", "fd00::1"), None);
@@ -118,6 +122,7 @@ mod tests {
     fn who_says_nothing_has_both_families_by_an_address_of_version_6() {
         let named = |ip: &str, only| Bound::new(ip.parse().unwrap(), only).to_string();
         assert_eq!(named("10.0.0.1", None), "10.0.0.1");
+        assert_eq!(named("::ffff:10.0.0.1", None), "10.0.0.1");
         assert_eq!(named("0.0.0.0", Some(false)), "0.0.0.0+");
         assert_eq!(named("::", Some(true)), "::");
         assert_eq!(named("::", None), if is_v6_alone() { "::" } else { "::+" });

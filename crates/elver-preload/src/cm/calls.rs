@@ -151,9 +151,14 @@ impl Cm {
             at.set_port(port);
             id.claims.push(held);
             id.holds_port = true;
+            if id.reuses_port {
+                id.claims.extend(ports::share(id.port_space, port, bound));
+            }
         } else if !id.reuses_port {
             id.claims.push(ports::hold(id.port_space, at.port(), bound).ok_or(libc::EADDRINUSE)?);
             id.holds_port = true;
+        } else if ports::is_held_alone(id.port_space, at.port(), bound) {
+            return Err(libc::EADDRINUSE);
         }
         if id.is_datagrams() {
             // Others that share the port may have told of it already.
@@ -162,7 +167,7 @@ impl Cm {
         id.src = Some(at);
         // To the kernel loopback is all addresses (`cma_any_addr`), and another interface's have no device: programs ask so for
         // addresses that others can reach. A device on loopback is had at any, and datagrams' memory is registered at once.
-        let ip = at.ip();
+        let ip = at.ip().to_canonical();
         let is_elsewhere = ip.is_loopback() || are_on_two_interfaces(ip, device);
         id.has_device = !wild && (device.is_loopback() || id.is_datagrams() || !is_elsewhere);
         Ok(())
@@ -189,20 +194,24 @@ impl Cm {
         }
         let anywhere = self.rng.next_u32();
         let held = self.ids.get_mut(&id).ok_or(libc::ENOENT)?;
-        let dst = match dst.ip() {
+        let dst = match dst.ip().to_canonical() {
             ip if ip.is_unspecified() => {
                 SocketAddr::new(if ip.is_ipv4() { [127, 0, 0, 1].into() } else { own }, dst.port())
             }
             _ => dst,
         };
-        let here = address::is_local(dst.ip());
-        if !here && own.is_loopback() && !dst.ip().is_multicast() {
-            // Nobody beyond this host can answer to the address that the device has.
+        // IPv4's may be written as IPv6's.
+        let to = dst.ip().to_canonical();
+        let here = address::is_local(to);
+        let is_out_of_reach = own.is_loopback() || own.is_ipv4() != to.is_ipv4();
+        if !here && is_out_of_reach && !to.is_multicast() {
+            // Nobody beyond this host can answer to the address that the device has, or the device cannot send there.
             self.tell(id, Kind::AddrError, -libc::ENETUNREACH, |_| ());
             return Ok(());
         }
         if held.src.is_none_or(|src| src.ip().is_unspecified()) {
-            let ip = from.unwrap_or(if here { address::source(dst.ip()) } else { own });
+            let source = if here { address::source(to) } else { own };
+            let ip = from.unwrap_or(address::written_as(dst.ip(), source));
             let port = match held.src {
                 Some(src) => src.port(),
                 None => {
@@ -213,11 +222,8 @@ impl Cm {
             };
             held.src = Some(SocketAddr::new(ip, port));
         }
-        held.peer = if here {
-            ports::find_bound(held.port_space, dst).or(Some(dst.ip()))
-        } else {
-            Some(dst.ip())
-        };
+        held.peer =
+            if here { ports::find_bound(held.port_space, dst).or(Some(to)) } else { Some(to) };
         held.dst = Some(dst);
         held.has_device = true;
         self.tell(id, Kind::AddrResolved, 0, |_| ());
@@ -404,7 +410,7 @@ impl Cm {
         let held = if holds_port {
             None
         } else {
-            Some(ports::hold(port_space, port, bound).ok_or(libc::EADDRINUSE)?)
+            Some(ports::hold_shared(port_space, port, bound).ok_or(libc::EADDRINUSE)?)
         };
         let told = ports::publish(port_space, port, bound, device).ok_or(libc::EADDRINUSE)?;
         let backlog =
@@ -413,7 +419,7 @@ impl Cm {
         self.listens(listen.id, service);
         let id = self.id(listen.id)?;
         id.holds_port = true;
-        id.claims.extend(held);
+        id.claims.extend(held.into_iter().flatten());
         id.claims.push(told);
         Ok(())
     }
@@ -574,5 +580,6 @@ impl Cm {
 
 /// Where the device is that a program means by an address; none if it is this host's, and nobody listens.
 fn find_peer(id: &CmId, dst: SocketAddr) -> Option<IpAddr> {
-    if address::is_local(dst.ip()) { ports::find(id.port_space, dst) } else { Some(dst.ip()) }
+    let to = dst.ip().to_canonical();
+    if address::is_local(to) { ports::find(id.port_space, dst) } else { Some(to) }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, geteuid};
 
-use crate::fork::close_in_child;
+use crate::fork::Unshared;
 use crate::identity::{credentials, pidfd_of};
 
 /// A process's name, before the address of its device.
@@ -28,7 +28,7 @@ const ASKED: usize = 64;
 /// Who is watched, and what others watch this process by.
 pub(crate) struct Ends {
     /// None if somebody has the name: then peers learn of this process's end by their QPs.
-    name: Option<OwnedFd>,
+    name: Option<Unshared>,
     /// Readable when somebody has ended or has asked who this process is.
     any: OwnedFd,
     peers: HashMap<IpAddr, Watched>,
@@ -58,13 +58,15 @@ fn seqpacket() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-fn named(own: IpAddr, any: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let name = seqpacket()?;
-    bind(&name, &name_of(own)?)?;
-    listen(&name, BACKLOG)?;
-    epoll::add(any, &name, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-    close_in_child(name.as_raw_fd());
-    Ok(name)
+fn named(own: IpAddr, any: &OwnedFd) -> Result<Unshared, Errno> {
+    let address = name_of(own)?;
+    Unshared::of(|| {
+        let name = seqpacket()?;
+        bind(&name, &address)?;
+        listen(&name, BACKLOG)?;
+        epoll::add(any, &name, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        Ok(name)
+    })
 }
 
 /// The process that has a device; readable when it has ended. Who is of another user could have taken the name of one that

@@ -4,13 +4,14 @@
 
 use std::ffi::c_int;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::{fs, io};
 
+use rustix::io::Errno;
+
 use crate::cm::bound::Bound;
-use crate::fork::{close_in_child, keep_in_child};
+use crate::fork::Unshared;
 
 /// Ports that are given to who asks for any.
 const FIRST: u16 = 32_768;
@@ -19,26 +20,24 @@ const COUNT: u16 = 28_232;
 pub(crate) const BLOCK: u16 = 16;
 const FROM: &str = "elver-rdma_cm-from";
 const PORT: &str = "elver-rdma_cm-port";
+/// Beside [`PORT`]: who has it shares it with those that reuse it.
+const SHARED: &str = "elver-rdma_cm-shared";
 const LISTENER: &str = "elver-rdma_cm";
 const BOUND: &str = "elver-rdma_cm-bound";
 
 /// A name that is held as long as this is, and by no child.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    socket: UnixDatagram,
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        keep_in_child(self.socket.as_raw_fd());
-    }
+    _socket: Unshared,
 }
 
 fn claim(name: &str) -> io::Result<Claim> {
     let address = UnixAddr::from_abstract_name(name)?;
-    let socket = UnixDatagram::bind_addr(&address)?;
-    close_in_child(socket.as_raw_fd());
-    Ok(Claim { socket })
+    let bound = || match UnixDatagram::bind_addr(&address) {
+        Ok(socket) => Ok(socket.into()),
+        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    };
+    Ok(Claim { _socket: Unshared::of(bound)? })
 }
 
 fn try_hold(port_space: u16, port: u16, bound: Bound) -> io::Result<Claim> {
@@ -48,12 +47,40 @@ fn try_hold(port_space: u16, port: u16, bound: Bound) -> io::Result<Claim> {
     if is_free { Ok(held) } else { Err(io::ErrorKind::AddrInUse.into()) }
 }
 
+/// What a port is held for, as names of a kind have it.
+fn bounds_in(table: &str, kind: &str, port_space: u16, port: u16) -> impl Iterator<Item = Bound> {
+    let start = format!("@{kind}/{port_space:04x}/{port}/");
+    let names = table.lines().filter_map(|line| line.split_whitespace().last());
+    names.filter_map(move |name| name.strip_prefix(&start)?.parse().ok())
+}
+
 /// Whether a port is held by another name that means the same: for any address, where one is wanted, or for one.
 fn is_held_otherwise(table: &str, port_space: u16, port: u16, bound: Bound) -> bool {
-    let start = format!("@{PORT}/{port_space:04x}/{port}/");
-    let names = table.lines().filter_map(|line| line.split_whitespace().last());
-    let held = names.filter_map(|name| name.strip_prefix(&start)?.parse::<Bound>().ok());
+    let held = bounds_in(table, PORT, port_space, port);
     held.filter(|held| *held != bound).any(|held| held.is_same_or_shuts_out(&bound))
+}
+
+/// Whether somebody has a port who shares it with none that reuse it.
+pub(crate) fn is_held_alone(port_space: u16, port: u16, bound: Bound) -> bool {
+    table().is_some_and(|table| is_held_alone_in(&table, port_space, port, bound))
+}
+
+fn is_held_alone_in(table: &str, port_space: u16, port: u16, bound: Bound) -> bool {
+    let is_shared =
+        |held: Bound| bounds_in(table, SHARED, port_space, port).any(|shared| shared == held);
+    bounds_in(table, PORT, port_space, port)
+        .any(|held| held.is_same_or_shuts_out(&bound) && !is_shared(held))
+}
+
+/// Tells those that reuse a port that who has it shares it.
+pub(crate) fn share(port_space: u16, port: u16, bound: Bound) -> Option<Claim> {
+    claim(&format!("{SHARED}/{port_space:04x}/{port}/{bound}")).ok()
+}
+
+/// Holds a port that is shared; none if somebody has it. The first goes first.
+pub(crate) fn hold_shared(port_space: u16, port: u16, bound: Bound) -> Option<[Claim; 2]> {
+    let shared = share(port_space, port, bound)?;
+    Some([hold(port_space, port, bound)?, shared])
 }
 
 /// Holds a port; none if somebody has it.
@@ -158,6 +185,11 @@ mod tests {
         assert!(held(7175, "127.0.0.1") && held(7175, "::+"));
         assert!(!held(7175, "0.0.0.0") && !held(7175, "::"));
         assert!(!held(7174, "127.0.0.1"), "nobody holds it, whoever listens");
+        let alone =
+            |text: &str, bound: &str| is_held_alone_in(text, 0x106, 7175, bound.parse().unwrap());
+        assert!(alone(table, "0.0.0.0") && alone(table, "127.0.0.1") && !alone(table, "::"));
+        let shared = format!("{table}0: 2 0 0 2 1 9 @elver-rdma_cm-shared/0106/7175/0.0.0.0\n");
+        assert!(!alone(&shared, "127.0.0.1"));
     }
 
     #[test]

@@ -379,7 +379,8 @@ impl Cm {
         Some(gone.reported)
     }
 
-    /// Moves an id and its events to another channel; how many of them were taken.
+    /// Moves an id and its events to another channel; how many of them were taken. Who takes a request there finds its id
+    /// there too: librdmacm has it at its listener's.
     pub(crate) fn migrate(&mut self, id: u32, to: RawFd) -> Result<u32, c_int> {
         if !self.channels.contains_key(&to) {
             return Err(libc::EINVAL);
@@ -391,6 +392,11 @@ impl Cm {
             && let Some(channel) = self.channels.get_mut(&from)
         {
             let moved = channel.extract(|event| event.of == id);
+            for made in moved.iter().filter_map(|event| event.made) {
+                if let Some(made) = self.ids.get_mut(&made) {
+                    made.channel = to;
+                }
+            }
             if let Some(channel) = self.channels.get_mut(&to) {
                 moved.into_iter().for_each(|event| channel.push(event));
             }

@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use elver_soft::allow_file;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
@@ -101,6 +102,7 @@ impl Lane {
     /// With its file, which the peer is given.
     pub(crate) fn new() -> Result<(Lane, OwnedFd), Errno> {
         let file = memfd_create("elver-lane", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        allow_file(size_of::<Layout>() as u64)?;
         rustix::fs::ftruncate(&file, size_of::<Layout>() as u64)?;
         let mapped = Mapped::<Layout>::of(&file, ProtFlags::READ | ProtFlags::WRITE)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use elver_soft::{SoftDevice, SoftMemory, now};
 use elver_verbs::{
-    AccessFlags, Device as _, Payload, PostError, Qp, SendFlags, SendOp, SendWr, Sge,
+    AccessFlags, Device as _, Payload, PostError, Qp, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
 };
 
 use super::hub::Hub;
@@ -33,6 +33,11 @@ const BYTES_A_NS: u64 = 2;
 const LONGEST: u64 = 10_000_000;
 /// Behind a wait in vain none is begun for a peer for so many times as long.
 const IN_VAIN: u64 = 16;
+/// The most bytes of long WRs that one system call moves: meanwhile the device answers nobody, and who takes something back
+/// waits.
+const MOST: u64 = 8 << 20;
+/// How often the device is seen to between two such calls, at most, as long as it has work.
+const BURSTS: u32 = 64;
 /// Looks at the device without any work in it before the core is left to others.
 const SPINS: u32 = 256;
 
@@ -82,6 +87,8 @@ pub(crate) struct Stage {
     local: Vec<libc::iovec>,
     remote: Vec<libc::iovec>,
     reads: bool,
+    /// Bytes of those that are as long as [`LONG`].
+    long: u64,
 }
 
 // SAFETY: the pointers are followed by the kernel alone, while who posts them has them mapped.
@@ -96,6 +103,7 @@ impl Default for Stage {
             local: Vec::with_capacity(PIECES + PIECES_A_WR),
             remote: Vec::with_capacity(WRS),
             reads: false,
+            long: 0,
         }
     }
 }
@@ -124,16 +132,48 @@ pub(crate) struct Run<'a> {
     inside: Option<Inside<'a>>,
     /// How long its WRs may wait yet, in nanoseconds.
     patience_ns: u64,
+    /// Bytes that were moved since the device was seen to.
+    moved: u64,
 }
 
 fn piece(start: *mut u8, length: usize) -> libc::iovec {
     libc::iovec { iov_base: start.cast(), iov_len: length }
 }
 
+/// Leaves out the first bytes of a piece.
+fn skip(piece: &mut libc::iovec, bytes: usize) {
+    piece.iov_base = piece.iov_base.cast::<u8>().wrapping_add(bytes).cast();
+    piece.iov_len -= bytes;
+}
+
 fn length_of(payload: &Payload<'_>) -> u64 {
     match payload {
         Payload::Inline(bytes) => bytes.len() as u64,
         Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+    }
+}
+
+/// Where in its memory the peer lets a WR reach.
+#[inline]
+fn granted(
+    door: Option<&[u64; 6]>,
+    link: &Link,
+    remote: RemoteAddr,
+    length: u32,
+    access: AccessFlags,
+) -> Option<u64> {
+    let pd = Door::admits(door?, link.own, link.qpn, access)?;
+    let place = Place::of(remote.rkey, &link.peer.view.look_up(Name::Region(remote.rkey))?);
+    place.grants(pd, remote, length.into(), access)
+}
+
+/// What a READ or WRITE reaches for, and the right that it needs.
+#[inline]
+fn wanted(op: &SendOp) -> Option<(RemoteAddr, AccessFlags)> {
+    match *op {
+        SendOp::Read(remote) => Some((remote, AccessFlags::REMOTE_READ)),
+        SendOp::Write(remote) => Some((remote, AccessFlags::REMOTE_WRITE)),
+        _ => None,
     }
 }
 
@@ -151,7 +191,8 @@ impl<'a> Run<'a> {
         qp: Qp,
     ) -> Run<'a> {
         let inside = Some(link.hub.table.enter());
-        Run { device, stage, link, qp, door: link.door(), inside, patience_ns: LONGEST }
+        let (door, patience_ns) = (link.door(), LONGEST);
+        Run { device, stage, link, qp, door, inside, patience_ns, moved: 0 }
     }
 
     /// Executes a WR with those before it, or posts it behind them.
@@ -161,6 +202,9 @@ impl<'a> Run<'a> {
             Way::Taken => return Ok(()),
             Way::Full => {
                 self.settle();
+                if self.moved >= MOST {
+                    self.breathe();
+                }
                 if self.stage(wr) == Way::Taken {
                     return Ok(());
                 }
@@ -210,6 +254,20 @@ impl<'a> Run<'a> {
         came
     }
 
+    /// Sees to the device between two calls that move much, and lets go on who takes something back. What the peer tells may
+    /// be another thing then.
+    #[cold]
+    fn breathe(&mut self) {
+        self.inside = None;
+        let mut bursts = 0;
+        while bursts < BURSTS && self.device.progress() {
+            bursts += 1;
+        }
+        self.inside = Some(self.link.hub.table.enter());
+        self.door = self.link.door();
+        self.moved = 0;
+    }
+
     /// Executes what is left.
     #[inline]
     pub(crate) fn end(mut self) {
@@ -224,11 +282,7 @@ impl<'a> Run<'a> {
 
     /// Takes a WR to be executed with others, if it may be.
     fn stage(&mut self, wr: &SendWr<'_>) -> Way {
-        let (remote, access) = match wr.op {
-            SendOp::Read(remote) => (remote, AccessFlags::REMOTE_READ),
-            SendOp::Write(remote) => (remote, AccessFlags::REMOTE_WRITE),
-            _ => return Way::Packets,
-        };
+        let Some((remote, access)) = wanted(&wr.op) else { return Way::Packets };
         let outstanding = self.device.outstanding(self.qp) > 0;
         let meets = self.door.is_none() && outstanding && !self.link.met.get();
         let waits = outstanding && (meets || length_of(&wr.payload) >= LONG.into());
@@ -237,7 +291,7 @@ impl<'a> Run<'a> {
         }
         let (stage, reads) = (&mut *self.stage, access == AccessFlags::REMOTE_READ);
         let ahead = stage.wrs.len();
-        if ahead == WRS || ahead > 0 && stage.reads != reads {
+        if ahead == WRS || ahead > 0 && (stage.reads != reads || stage.long > MOST) {
             return Way::Full;
         }
         let (pieces, room) = (stage.local.len(), stage.local.capacity() - PIECES_A_WR);
@@ -255,12 +309,7 @@ impl<'a> Run<'a> {
             return Way::Behind(LONGEST);
         }
         let granted = length.filter(|length| *length > 0).and_then(|length| {
-            let door = self.door.as_ref()?;
-            let pd = Door::admits(door, self.link.own, self.link.qpn, access)?;
-            let place =
-                Place::of(remote.rkey, &self.link.peer.view.look_up(Name::Region(remote.rkey))?);
-            let address = place.grants(pd, remote, length.into(), access)?;
-            Some((length, address))
+            Some((length, granted(self.door.as_ref(), self.link, remote, length, access)?))
         });
         let Some((length, address)) = granted else {
             stage.local.truncate(pieces);
@@ -288,6 +337,14 @@ impl<'a> Run<'a> {
                 (true, stage.bytes.len())
             }
             Payload::Sges(sges) => {
+                if length >= LONG {
+                    let long = stage.long + u64::from(length);
+                    if long > MOST && ahead > 0 {
+                        stage.local.truncate(pieces);
+                        return Way::Full;
+                    }
+                    stage.long = long;
+                }
                 stage.sges.extend_from_slice(sges);
                 (false, stage.sges.len())
             }
@@ -304,7 +361,10 @@ impl<'a> Run<'a> {
 
     /// Executes what was taken. What the system refused is posted, and those behind it.
     fn settle(&mut self) {
-        let moved = self.stage.run(&self.link.peer);
+        let moved = match self.stage.long > MOST {
+            true => self.run_alone(),
+            false => self.stage.run(&self.link.peer),
+        };
         let (mut sum, mut sges, mut bytes) = (0, 0, 0);
         for wr in &self.stage.wrs {
             sum += u64::from(wr.length);
@@ -324,6 +384,36 @@ impl<'a> Run<'a> {
             if inline { bytes = end } else { sges = end }
         }
         self.stage.clear();
+        self.moved += sum;
+    }
+
+    /// Moves the bytes of a WR that is there alone, by several calls; returns how many were. In between the peer may have taken
+    /// back what it reaches for, and the QP may have failed.
+    #[cold]
+    fn run_alone(&mut self) -> u64 {
+        let Some(Staged { wr_id, op, flags, length, end, .. }) = self.stage.wrs.first() else {
+            return 0;
+        };
+        let (wr_id, op, flags, length, end) = (*wr_id, *op, *flags, *length, *end);
+        let Some((remote, access)) = wanted(&op) else { return 0 };
+        let address = granted(self.door.as_ref(), self.link, remote, length, access);
+        let mut moved = 0;
+        loop {
+            let part = MOST.min(u64::from(length) - moved);
+            let now = self.stage.run_part(&self.link.peer, part as usize);
+            moved += now;
+            if now < part || moved == length.into() {
+                return moved;
+            }
+            self.breathe();
+            let payload = Payload::Sges(&self.stage.sges[..end]);
+            let wr = SendWr { wr_id, op, flags, payload, dest: None };
+            let stands = self.device.check_direct(self.qp, &wr, 0, |_, _, _| true).is_some();
+            if !stands || granted(self.door.as_ref(), self.link, remote, length, access) != address
+            {
+                return moved;
+            }
+        }
     }
 }
 
@@ -353,6 +443,24 @@ impl Stage {
                 self.remote.push(libc::iovec { iov_base, iov_len: length });
             }
         }
+    }
+
+    /// Moves the next bytes of a WR that is there alone, so many at most; returns how many were. These are there no more.
+    fn run_part(&mut self, peer: &Peer, most: usize) -> u64 {
+        let Some(rest) = self.remote.first().map(|rest| rest.iov_len) else { return 0 };
+        // The kernel ends where either side does.
+        self.remote[0].iov_len = rest.min(most);
+        let moved = self.run(peer);
+        let mut left = moved as usize;
+        self.remote[0].iov_len = rest;
+        skip(&mut self.remote[0], left);
+        self.local.retain_mut(|local| {
+            let here = left.min(local.iov_len);
+            skip(local, here);
+            left -= here;
+            local.iov_len > 0
+        });
+        moved
     }
 
     /// Moves the bytes; returns how many were.
@@ -387,5 +495,6 @@ impl Stage {
         self.bytes.clear();
         self.local.clear();
         self.remote.clear();
+        self.long = 0;
     }
 }

@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use elver_soft::allow_file;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
@@ -74,6 +75,7 @@ pub(crate) struct Table {
 impl Table {
     pub(crate) fn new() -> Result<Table, Errno> {
         let file = memfd_create("elver-direct", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        allow_file(size_of::<Layout>() as u64)?;
         rustix::fs::ftruncate(&file, size_of::<Layout>() as u64)?;
         let mapped = Mapped::<Layout>::of(&file, ProtFlags::READ | ProtFlags::WRITE)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;

@@ -456,6 +456,37 @@ static void extended(void)
 	CODE(ibv_destroy_qp(qp), 0);
 }
 
+/* The extended interface binds windows of type 2 alone, too: of the other type the program has no next key. */
+static void bind_extended(struct ibv_mw *one, struct ibv_mw *two)
+{
+	struct ibv_qp_init_attr_ex init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 }, .pd = pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .send_ops_flags = IBV_QP_EX_WITH_BIND_MW };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	struct ibv_mw_bind_info info = { mr, (uintptr_t)buffer, 8, IBV_ACCESS_REMOTE_READ };
+	struct ibv_qp *qp;
+	struct ibv_wc wc;
+	MADE(qp, ibv_create_qp_ex(ctx, &init));
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qp->qp_num,
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .hop_limit = 64 } } };
+	CODE(ibv_query_gid(ctx, 1, 0, &attr.ah_attr.grh.dgid), 0);
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), 0);
+	attr.qp_state = IBV_QPS_RTS;
+	attr.timeout = 14;
+	CODE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+		IBV_QP_MAX_QP_RD_ATOMIC), 0);
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
+	BATCH(ibv_wr_bind_mw(ex, one, ibv_inc_rkey(one->rkey), &info), EINVAL);
+	BATCH(ibv_wr_bind_mw(ex, NULL, 1, &info), EINVAL);
+	check("nothing was bound", ibv_poll_cq(cq, 1, &wc), 0);
+	BATCH(ibv_wr_bind_mw(ex, two, ibv_inc_rkey(two->rkey), &info), 0);
+	while (ibv_poll_cq(cq, 1, &wc) == 0)
+		;
+	check("a window of type 2 is bound", wc.status, IBV_WC_SUCCESS);
+	CODE(ibv_destroy_qp(qp), 0);
+}
+
 static void windows(void)
 {
 	NONE(ibv_alloc_mw(pd, 3), EINVAL);
@@ -481,6 +512,7 @@ static void windows(void)
 	CODE(ibv_post_send(qp, &wr, &bad), EINVAL);
 	wr.bind_mw.mw = NULL;
 	CODE(ibv_post_send(qp, &wr, &bad), EINVAL);
+	bind_extended(one, two);
 	CODE(ibv_destroy_qp(qp), 0);
 	CODE(ibv_dealloc_mw(one), 0);
 	CODE(ibv_dealloc_mw(two), 0);

@@ -1,7 +1,9 @@
 /* A context that is closed before its objects are destroyed: what is left of it does nothing any more, as a kernel ends what
    belongs to a file that is closed. */
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "../abuse/check.h"
@@ -71,6 +73,77 @@ static int write_to(struct end *from, struct end *to, char byte)
 	return wc.status;
 }
 
+/* A UD QP in a group of 64, a domain of XRC that nobody else may have opened, and all device memory: a context that is closed with these
+   leaves room for the next one's. */
+static void leave_what_is_had_alone(struct ibv_device *device)
+{
+	union ibv_gid group = { .raw = { [10] = 0xff, 0xff, 230, 0, 99, 2 } };
+	char name[] = "/tmp/close-XXXXXX";
+	int file = mkstemp(name);
+	CODE(file >= 0 && !unlink(name), 1);
+	for (int round = 0; round < 100; round++) {
+		struct ibv_context *ctx;
+		struct ibv_pd *pd;
+		struct ibv_cq *cq;
+		struct ibv_qp *qp;
+		struct ibv_dm *dm;
+		struct ibv_mr *mr;
+		struct ibv_xrcd *xrcd;
+		MADE(ctx, ibv_open_device(device));
+		MADE(pd, ibv_alloc_pd(ctx));
+		MADE(cq, ibv_create_cq(ctx, 1, NULL, NULL, 0));
+		struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD, .cap = { 1, 1, 1, 1, 0 } };
+		MADE(qp, ibv_create_qp(pd, &init));
+		CODE(ibv_attach_mcast(qp, &group, 0), 0);
+		struct ibv_xrcd_init_attr domain = {
+			.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = file, .oflags = O_CREAT | O_EXCL,
+		};
+		MADE(xrcd, ibv_open_xrcd(ctx, &domain));
+		struct ibv_alloc_dm_attr size = { .length = 1 << 20 };
+		MADE(dm, ibv_alloc_dm(ctx, &size));
+		MADE(mr, ibv_reg_dm_mr(pd, dm, 0, 1 << 20, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE));
+		CODE(ibv_close_device(ctx), 0);
+		CODE(ibv_detach_mcast(qp, &group, 0), ENODEV);
+		CODE(ibv_close_xrcd(xrcd), ENODEV);
+		CODE(ibv_free_dm(dm), EINVAL);
+	}
+	close(file);
+}
+
+/* Whatever it is that is left of a context, that stays, as what is left points to it. */
+static void leave_one(struct ibv_device *device)
+{
+	struct ibv_context *ctx;
+	struct ibv_comp_channel *channel;
+	struct ibv_td_init_attr init = { 0 };
+	struct ibv_xrcd_init_attr domain = {
+		.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT,
+	};
+	struct ibv_td *td;
+	struct ibv_xrcd *xrcd;
+	MADE(ctx, ibv_open_device(device));
+	MADE(channel, ibv_create_comp_channel(ctx));
+	CODE(ibv_close_device(ctx), 0);
+	CODE(ibv_destroy_comp_channel(channel), ENODEV);
+	MADE(ctx, ibv_open_device(device));
+	MADE(td, ibv_alloc_td(ctx, &init));
+	CODE(ibv_close_device(ctx), 0);
+	CODE(ibv_dealloc_td(td), ENODEV);
+	MADE(ctx, ibv_open_device(device));
+	MADE(xrcd, ibv_open_xrcd(ctx, &domain));
+	CODE(ibv_close_device(ctx), 0);
+	CODE(ibv_close_xrcd(xrcd), ENODEV);
+	/* What was destroyed before is not left. */
+	MADE(ctx, ibv_open_device(device));
+	MADE(channel, ibv_create_comp_channel(ctx));
+	MADE(td, ibv_alloc_td(ctx, &init));
+	MADE(xrcd, ibv_open_xrcd(ctx, &domain));
+	CODE(ibv_destroy_comp_channel(channel), 0);
+	CODE(ibv_dealloc_td(td), 0);
+	CODE(ibv_close_xrcd(xrcd), 0);
+	CODE(ibv_close_device(ctx), 0);
+}
+
 enum { CONTEXTS = 140, WINDOWS = 1000, HANDLES = 2000 };
 
 /* Contexts that are closed with all that was made leave nothing in the device: there is room for the last as for the first. */
@@ -125,6 +198,8 @@ int main(void)
 	CODE(ibv_dereg_mr(ours.mr), 0);
 	CODE(ibv_dealloc_pd(ours.pd), 0);
 	CODE(ibv_close_device(ours.ctx), 0);
+	leave_what_is_had_alone(list[0]);
+	leave_one(list[0]);
 	leave_much(list[0], gid);
 	ibv_free_device_list(list);
 	printf("%d checks, %d failures\n", checks, failures);

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../abuse/check.h"
@@ -240,14 +241,26 @@ static void well(pid_t pid)
 	CODE(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0, 1);
 }
 
+/* What it comes to when an id is to share a port. */
+static int shares_with(struct rdma_cm_id *id, const char *address, uint16_t port)
+{
+	struct sockaddr_in own = at(address, port);
+	int reuses = 1;
+	CODE(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuses, sizeof(reuses)), 0);
+	return rdma_bind_addr(id, (struct sockaddr *)&own) ? errno : 0;
+}
+
 static struct rdma_cm_id *shares(uint16_t port)
 {
 	struct rdma_cm_id *id = id_on(servers);
-	struct sockaddr_in own = at("127.0.0.1", port);
-	int reuses = 1;
-	CODE(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &reuses, sizeof(reuses)), 0);
-	CODE(rdma_bind_addr(id, (struct sockaddr *)&own), 0);
+	CODE(shares_with(id, "127.0.0.1", port), 0);
 	return id;
+}
+
+/* In a program of its own: what it comes to when a port is to be shared. */
+static void joins(void)
+{
+	CODE(shares_with(id_on(servers), getenv("ADDRESS"), atoi(getenv("PORT"))), atoi(getenv("WANTED")));
 }
 
 /* In a program of its own: whether a port that may be shared can be listened on. */
@@ -280,13 +293,18 @@ static void other_listens(uint16_t port, int wanted)
 	other("second", "127.0.0.1", port, wanted);
 }
 
-/* A port that is shared has one listener all the same. */
+/* A port that is shared has one listener all the same, and who has it alone shares it with none that would. */
 static void reuse(void)
 {
 	struct rdma_cm_id *alone = listener("127.0.0.1", 0, 8);
 	uint16_t port = port_of(alone);
-	other_listens(port, EADDRINUSE);
+	other("joins", "127.0.0.1", port, EADDRINUSE);
+	other("joins", "0.0.0.0", port, EADDRINUSE);
+	other("joins", "127.0.0.2", port, 0);
 	CODE(rdma_destroy_id(alone), 0);
+	struct rdma_cm_id *any = shares(0);
+	other("joins", "127.0.0.1", port_of(any), 0);
+	CODE(rdma_destroy_id(any), 0);
 	struct rdma_cm_id *bound = shares(port), *listens = shares(port);
 	other_listens(port, 0);
 	CODE(rdma_listen(listens, 8), 0);
@@ -322,6 +340,74 @@ static void everywhere(void)
 	other_binds("127.0.0.2", port, 0);
 	CODE(rdma_destroy_id(one), 0);
 	other_binds("0.0.0.0", port, 0);
+}
+
+/* What an address of either version is, in room for both. */
+static struct sockaddr_storage anywhere(const char *address, uint16_t port)
+{
+	struct sockaddr_storage to = { 0 };
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&to;
+	if (!strchr(address, ':')) {
+		*(struct sockaddr_in *)&to = at(address, port);
+		return to;
+	}
+	*v6 = (struct sockaddr_in6){ .sin6_family = AF_INET6, .sin6_port = htons(port) };
+	inet_pton(AF_INET6, address, &v6->sin6_addr);
+	return to;
+}
+
+/* Ports that another host's program knows. */
+enum { OF_ALL = 7174, OF_ONE };
+
+/* On a host of its own: a listener at all addresses, and one at the own, written as one of IPv6. Each hears of one client, and
+   who comes from where. */
+static void hears(void)
+{
+	struct sockaddr_storage one = anywhere(getenv("OWN"), OF_ONE);
+	struct rdma_cm_id *listens = id_on(servers);
+	listener("0.0.0.0", OF_ALL, 8);
+	CODE(rdma_bind_addr(listens, (struct sockaddr *)&one), 0);
+	CODE(listens->verbs != NULL, 1);
+	CODE(rdma_listen(listens, 8), 0);
+	printf("listens\n");
+	fflush(stdout);
+	for (int which = 0; which < 2; which++) {
+		struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+		CODE(port_of(request), which ? OF_ONE : OF_ALL);
+		struct rdma_conn_param param = { .qp_num = 0x222 };
+		CODE(rdma_accept(request, &param), 0);
+		CODE(next(servers, RDMA_CM_EVENT_ESTABLISHED).id == request, 1);
+		CODE(next(servers, RDMA_CM_EVENT_DISCONNECTED).id == request, 1);
+		CODE(rdma_destroy_id(request), 0);
+	}
+}
+
+/* What asks for a connection to an address of either version. */
+static struct rdma_cm_id *resolves(const char *address, uint16_t port, enum rdma_cm_event_type kind)
+{
+	struct rdma_cm_id *id = id_on(clients);
+	struct sockaddr_storage to = anywhere(address, port);
+	CODE(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000), 0);
+	CODE(next(clients, kind).id == id, 1);
+	return id;
+}
+
+/* Beside it, on another host: an address of IPv4 may be written as one of IPv6, at either end, and one of IPv6 is out of reach. */
+static void versions(void)
+{
+	const char *there[] = { getenv("THERE_AS_V6"), getenv("THERE") };
+	for (int which = 0; which < 2; which++) {
+		struct rdma_cm_id *id = resolves(there[which], which ? OF_ONE : OF_ALL, RDMA_CM_EVENT_ADDR_RESOLVED);
+		CODE(rdma_get_local_addr(id)->sa_family, which ? AF_INET : AF_INET6);
+		CODE(rdma_resolve_route(id, 1000), 0);
+		next(clients, RDMA_CM_EVENT_ROUTE_RESOLVED);
+		struct rdma_conn_param param = { .retry_count = 7, .qp_num = 0x111 };
+		CODE(rdma_connect(id, &param), 0);
+		CODE(next(clients, RDMA_CM_EVENT_CONNECT_RESPONSE).id == id, 1);
+		CODE(rdma_establish(id), 0);
+		CODE(rdma_destroy_id(id), 0);
+	}
+	CODE(rdma_destroy_id(resolves("2001:db8::1", OF_ALL, RDMA_CM_EVENT_ADDR_ERROR)), 0);
 }
 
 static int binds_v6(struct rdma_cm_id *id, const char *address, uint16_t port, int only)
@@ -409,6 +495,60 @@ static void forks(void)
 	CODE(rdma_destroy_id(listens), 0);
 	close(ends[1]);
 	well(pid);
+}
+
+enum { FORKS = 400 };
+
+static _Atomic int forked;
+
+/* Children that stay until nobody has the other end. */
+static void *forks_on(void *ends)
+{
+	for (int round = 0; round < FORKS; round++) {
+		char byte;
+		pid_t pid = fork();
+		if (pid == 0) {
+			close(((int *)ends)[1]);
+			_exit(read(((int *)ends)[0], &byte, 1) != 0);
+		}
+		CODE(pid > 0, 1);
+	}
+	forked = 1;
+	return NULL;
+}
+
+/* Binds to a port that nobody has for long. A child has what its parent had until it has begun. */
+static int comes_to_have(struct rdma_cm_id *id, uint16_t port)
+{
+	struct sockaddr_in own = at("127.0.0.1", port);
+	time_t end = time(NULL) + PATIENCE_MS / 1000;
+	int error;
+	while ((error = rdma_bind_addr(id, (struct sockaddr *)&own) ? errno : 0) == EADDRINUSE && time(NULL) < end)
+		sched_yield();
+	return error;
+}
+
+/* Nor does one that begins just when a port is taken or given back, by another thread. */
+static void forks_beside(void)
+{
+	struct rdma_cm_id *id = listener("127.0.0.1", 0, 8);
+	uint16_t port = port_of(id);
+	pthread_t thread;
+	int ends[2];
+	CODE(rdma_destroy_id(id), 0);
+	CODE(pipe(ends), 0);
+	CODE(pthread_create(&thread, NULL, forks_on, ends), 0);
+	while (!forked && !failures) {
+		id = id_on(servers);
+		CODE(comes_to_have(id, port), 0);
+		CODE(rdma_destroy_id(id), 0);
+	}
+	CODE(pthread_join(thread, NULL), 0);
+	close(ends[1]);
+	for (int round = 0; round < FORKS; round++) {
+		int status;
+		CODE(wait(&status) > 0 && status == 0, 1);
+	}
 }
 
 /* Each client has a port of its own, and none a descriptor. */
@@ -569,6 +709,24 @@ static void migrates(void)
 	next(clients, RDMA_CM_EVENT_DISCONNECTED);
 	CODE(rdma_destroy_id(moves) | rdma_destroy_id(stays) | rdma_destroy_id(listens), 0);
 	rdma_destroy_event_channel(others);
+}
+
+/* A request that nobody took goes with its listener, and its id outlives the channel that it came to. */
+static void follows(void)
+{
+	struct rdma_event_channel *old = servers;
+	struct rdma_cm_id *listens = listener("127.0.0.1", 0, 8);
+	struct rdma_cm_id *id = asks("127.0.0.1", port_of(listens));
+	struct pollfd comes = { old->fd, POLLIN };
+	CODE(poll(&comes, 1, PATIENCE_MS), 1);
+	MADE(servers, rdma_create_event_channel());
+	CODE(rdma_migrate_id(listens, servers), 0);
+	rdma_destroy_event_channel(old);
+	struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
+	accepted(request, id);
+	CODE(rdma_disconnect(id), 0);
+	CODE(next(servers, RDMA_CM_EVENT_DISCONNECTED).id == request, 1);
+	CODE(rdma_destroy_id(request) | rdma_destroy_id(id) | rdma_destroy_id(listens), 0);
 }
 
 enum { CLOSED = 1000 };
@@ -822,10 +980,10 @@ int main(int count, char **words)
 		const char *name;
 		void (*run)(void);
 	} cases[] = { { "taken", taken }, { "backlog", backlog }, { "over", over }, { "addresses", addresses }, { "sources", sources }, { "further", further },
-		      { "reuse", reuse }, { "second", second }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
+		      { "reuse", reuse }, { "second", second }, { "joins", joins }, { "hears", hears }, { "versions", versions }, { "many", many }, { "binds", binds }, { "everywhere", everywhere }, { "families", families },
 		      { "loopback", loopback },
-		      { "forks", forks },
-		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "interrupted", interrupted }, { "becomes", becomes }, { "migrates", migrates }, { "steps", steps }, { "private", private }, { "dies", dies }, { "dying", dying } };
+		      { "forks", forks }, { "forks-beside", forks_beside },
+		      { "replaces", replaces }, { "vforks", vforks }, { "closes", closes }, { "interrupted", interrupted }, { "becomes", becomes }, { "migrates", migrates }, { "follows", follows }, { "steps", steps }, { "private", private }, { "dies", dies }, { "dying", dying } };
 	MADE(servers, rdma_create_event_channel());
 	MADE(clients, rdma_create_event_channel());
 	for (size_t which = 0; which < sizeof(cases) / sizeof(cases[0]); which++)

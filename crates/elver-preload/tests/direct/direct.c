@@ -855,6 +855,138 @@ static void threads_target(void)
 	meet();
 }
 
+/* Regions of the tests of long WRs, one of which is no whole number of anything, and how much a list of them moves. */
+enum { LARGE = 32 << 20, ODD = (24 << 20) + 5, ANSWERED = 8, LISTS = 40 };
+
+static struct {
+	atomic_int list, seen, done;
+} *shared;
+
+static unsigned char *large(void)
+{
+	unsigned char *start = mmap(NULL, LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	MUST(start != MAP_FAILED);
+	return start;
+}
+
+/* A list of long WRITEs, and all that is to be seen of them; the status of the last. */
+static enum ibv_wc_status writes_much(struct ibv_mr *mr, struct key to)
+{
+	struct ibv_send_wr wrs[DEPTH], *bad;
+	struct ibv_sge all = { (uintptr_t)mr->addr, LARGE, mr->lkey };
+	for (int n = 0; n < DEPTH; n++)
+		wrs[n] = (struct ibv_send_wr){ .next = n == DEPTH - 1 ? NULL : &wrs[n + 1], .opcode = IBV_WR_RDMA_WRITE,
+			.send_flags = IBV_SEND_SIGNALED, .sg_list = &all, .num_sge = 1, .wr.rdma = { to.addr, to.rkey } };
+	MUST(!ibv_post_send(qp, wrs, &bad));
+	enum ibv_wc_status status = IBV_WC_SUCCESS;
+	for (int n = 0; n < DEPTH && status == IBV_WC_SUCCESS; n++)
+		status = await().status;
+	return status;
+}
+
+/* While this process moves 2 GiB by one call, its device answers the other one, whose requests come by packets; and what is moved
+   by several calls is what was written. */
+static void much(int direct)
+{
+	struct ibv_mr *mr = region(large(), LARGE, ALL_RIGHTS);
+	connect_qp(RIGHTS);
+	struct key to = find(), counter = { (uintptr_t)mr->addr, mr->rkey };
+	struct ibv_qp *writes = qp;
+	MUST(moves_itself(mr, to) == direct);
+	connect_qp(ALL_RIGHTS);
+	qp = writes;
+	tell(&counter, sizeof counter);
+	for (int n = 0; n < LISTS && !atomic_load(&shared->seen); n++) {
+		atomic_fetch_add(&shared->list, 1);
+		MUST(writes_much(mr, to) == IBV_WC_SUCCESS);
+		atomic_fetch_add(&shared->list, 1);
+	}
+	MUST(atomic_load(&shared->seen));
+	atomic_store(&shared->done, 1);
+	meet();
+	unsigned char *own = mr->addr, *model = malloc(ODD);
+	for (int at = 0; at < ODD; at += 8)
+		*(uint64_t *)(own + at) = draw();
+	memcpy(model, own, ODD);
+	uint32_t first = 1 + draw() % (ODD / 2), second = 1 + draw() % (ODD / 2 - 1);
+	struct ibv_sge parts[] = { { (uintptr_t)own, first, mr->lkey }, { (uintptr_t)own + first, second, mr->lkey },
+		{ (uintptr_t)own + first + second, ODD - first - second, mr->lkey } };
+	struct ibv_send_wr *bad, wr = { .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED, .sg_list = parts,
+		.num_sge = 3, .wr.rdma = { to.addr, to.rkey } };
+	MUST(!ibv_post_send(qp, &wr, &bad) && await().status == IBV_WC_SUCCESS);
+	memset(own, 0, ODD);
+	for (int at = 0; at < ODD; at += SIZE) {
+		uint32_t length = ODD - at < SIZE ? ODD - at : SIZE;
+		MUST(!post(IBV_WR_RDMA_READ, mr, at, length, (struct key){ to.addr + at, to.rkey }));
+		MUST(await().status == IBV_WC_SUCCESS);
+	}
+	MUST(!memcmp(own, model, ODD));
+	memset(own, 0, ODD);
+	wr.opcode = IBV_WR_RDMA_READ;
+	MUST(!ibv_post_send(qp, &wr, &bad) && await().status == IBV_WC_SUCCESS);
+	MUST(!memcmp(own, model, ODD));
+	meet();
+}
+
+static void much_target(void)
+{
+	unsigned char *start = large();
+	struct ibv_mr *mr = region(start, LARGE, RIGHTS), *old = region(memory(), SIZE, IBV_ACCESS_LOCAL_WRITE);
+	struct key key = { (uintptr_t)start, mr->rkey };
+	connect_qp(RIGHTS);
+	tell(&key, sizeof key);
+	connect_qp(ALL_RIGHTS);
+	struct key counter = find();
+	int answered = 0, last = 0;
+	while (!atomic_load(&shared->done)) {
+		int list = atomic_load(&shared->list);
+		struct ibv_sge sge = { (uintptr_t)old->addr, 8, old->lkey };
+		struct ibv_send_wr *bad, wr = { .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .send_flags = IBV_SEND_SIGNALED,
+			.sg_list = &sge, .num_sge = 1,
+			.wr.atomic = { .remote_addr = counter.addr, .compare_add = 1, .rkey = counter.rkey } };
+		MUST(!ibv_post_send(qp, &wr, &bad) && await().status == IBV_WC_SUCCESS);
+		answered = list % 2 && list == last ? answered + (atomic_load(&shared->list) == list) : 0;
+		last = list;
+		if (answered == ANSWERED)
+			atomic_store(&shared->seen, 1);
+	}
+	meet();
+	meet();
+}
+
+/* What the other one takes back in the midst of a list is written no more. */
+static void much_is_taken_back(int direct)
+{
+	struct ibv_mr *mr = region(large(), LARGE, RIGHTS);
+	memset(mr->addr, 0xff, LARGE);
+	connect_qp(RIGHTS);
+	struct key to = find();
+	MUST(moves_itself(mr, to) == direct);
+	enum ibv_wc_status status;
+	while ((status = writes_much(mr, to)) == IBV_WC_SUCCESS)
+		;
+	MUST(status == IBV_WC_REM_ACCESS_ERR);
+	meet();
+}
+
+static void takes_much_back(void)
+{
+	unsigned char *start = large();
+	struct ibv_mr *mr = region(start, LARGE, RIGHTS);
+	struct key key = { (uintptr_t)start, mr->rkey };
+	connect_qp(RIGHTS);
+	tell(&key, sizeof key);
+	volatile unsigned char *first = start;
+	double end = seconds() + 60;
+	while (*first == 0)
+		MUST(seconds() < end);
+	MUST(!ibv_dereg_mr(mr));
+	memset(start, 0, LARGE);
+	meet();
+	for (int at = 0; at < LARGE; at++)
+		MUST(start[at] == 0);
+}
+
 static void dies(void)
 {
 	lie_still(RIGHTS);
@@ -881,6 +1013,8 @@ static const struct {
 	{ "stopped", stopped, stopped_target },
 	{ "threads", threads, threads_target },
 	{ "way", way, still },
+	{ "much", much, much_target },
+	{ "much-back", much_is_taken_back, takes_much_back },
 };
 
 /* Nobody, whose processes the system lets be debugged by each other, or does not. */
@@ -901,6 +1035,8 @@ int main(int argc, char **argv)
 	alarm(250);
 	const char *how = argc > 4 ? argv[4] : "";
 	MUST(!socketpair(AF_UNIX, SOCK_STREAM, 0, lines));
+	shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	MUST(shared != MAP_FAILED);
 	pid_t first = getpid(), child = fork();
 	MUST(child >= 0);
 	line = lines[child == 0];

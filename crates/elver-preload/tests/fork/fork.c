@@ -128,6 +128,7 @@ static void dead(struct own *own)
 	struct ibv_ah_attr to = { .is_global = 1, .port_num = 1, .grh = { .dgid = own->gid } };
 	struct ibv_device_attr device;
 	struct ibv_device_attr_ex more;
+	struct ibv_td_init_attr thread = { 0 };
 	struct ibv_alloc_dm_attr size = { .length = 64 };
 	struct ibv_dm *dm;
 	union ibv_gid gid;
@@ -143,6 +144,8 @@ static void dead(struct own *own)
 	CODE(ibv_resize_cq(own->cq, 64), ENODEV);
 	CODE(ibv_query_gid(own->ctx, 1, 0, &gid), -1);
 	NONE(ibv_alloc_pd(own->ctx), ENODEV);
+	NONE(ibv_create_comp_channel(own->ctx), ENODEV);
+	NONE(ibv_alloc_td(own->ctx, &thread), ENODEV);
 	NONE(ibv_create_cq(own->ctx, 1, NULL, NULL, 0), ENODEV);
 	NONE(ibv_create_qp(own->pd, &init), ENODEV);
 	NONE(ibv_create_srq(own->pd, &srq), ENODEV);

@@ -124,6 +124,14 @@ impl SoftDevice {
         Ok(())
     }
 
+    /// Detaches a QP from all multicast groups.
+    pub fn detach_all_multicast(&mut self, qp: Qp) {
+        for group in self.rnic.groups_of(qp) {
+            // It is attached.
+            let _ = self.detach_multicast(qp, group);
+        }
+    }
+
     /// As [`Rnic::resize_cq`](elver_rnic::Rnic::resize_cq).
     ///
     /// # Errors
