@@ -242,14 +242,14 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
         if has(QpAttrMask::ACCESS_FLAGS) {
             wanted.qp_access_flags = rights_of_qp(given.qp_access_flags)?;
         }
-        if has(QpAttrMask::AV) {
-            wanted.ah_attr = vector(&given.ah_attr)?;
-        }
         if has(QpAttrMask::PATH_MTU) {
             let code = u8::try_from(given.path_mtu).map_err(|_| libc::EINVAL)?;
             wanted.path_mtu = Mtu::from_code(code).ok_or(libc::EINVAL)?;
         }
         let engine = Engine::of(qp)?;
+        if has(QpAttrMask::AV) {
+            wanted.ah_attr = vector(&given.ah_attr, engine.lock().device.address())?;
+        }
         engine.close_to_peers(handle, qp_num)?;
         let mut state = engine.lock();
         let modified = state.device.modify_qp(handle, &wanted, mask).map_err(of_verbs);
