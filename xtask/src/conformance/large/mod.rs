@@ -40,7 +40,7 @@ const fn row(
     Row { name, environment, transport, bytes, run }
 }
 
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 11] = [
     row(
         "Mooncake 0.3.13: its transfer engine by Python, a thread a device",
         Some("moving"),
@@ -67,6 +67,13 @@ const ROWS: [Row; 10] = [
     row("Open MPI 5.0.11: pml ucx (UCX 1.20)", Some("openmpi"), "RC, UD", mpi::BYTES, mpi::openmpi),
     row("MPICH 5.0.2: ch4:ucx", Some("mpich"), "RC, UD", mpi::BYTES, mpi::mpich_ucx),
     row("MPICH 5.0.2: ch4:ofi (verbs;ofi_rxm)", Some("mpich"), "RC", mpi::BYTES, mpi::mpich_ofi),
+    row(
+        "Intel MPI 2021.19: ofi (libfabric 1.17, verbs;ofi_rxm)",
+        Some("intel"),
+        "RC",
+        mpi::BYTES,
+        mpi::intel,
+    ),
     row("PeerCache 0.8.4: its stores", Some("caches"), "RC", caches::PAGES, caches::peercache),
     // Its pages go to the server and come back.
     row(
