@@ -202,6 +202,11 @@ unsafe fn connect(engine: &Engine, qp: *mut OwnedQp, handle: Handle) {
     unsafe { (*qp).link = link };
 }
 
+/// The most that packets and hardware count, which the kernel leaves to them: more is refused by neither.
+const RETRIES: u8 = 7;
+/// Bits of an RNR timer: of a larger code they are what is sent, by rdma_rxe and by hardware. DLSlime has 32.
+const RNR_TIMER: u8 = 0x1f;
+
 fn state_of(code: c_uint) -> Result<QpState, c_int> {
     QpState::ALL.get(code as usize).copied().ok_or(libc::EINVAL)
 }
@@ -222,13 +227,13 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
             port_num: given.port_num,
             qkey: given.qkey,
             timeout: given.timeout,
-            retry_cnt: given.retry_cnt,
-            rnr_retry: given.rnr_retry,
+            retry_cnt: given.retry_cnt.min(RETRIES),
+            rnr_retry: given.rnr_retry.min(RETRIES),
             rq_psn: given.rq_psn & 0xff_ffff,
             sq_psn: given.sq_psn & 0xff_ffff,
             max_rd_atomic: given.max_rd_atomic,
             max_dest_rd_atomic: given.max_dest_rd_atomic,
-            min_rnr_timer: given.min_rnr_timer,
+            min_rnr_timer: given.min_rnr_timer & RNR_TIMER,
             dest_qp_num: given.dest_qp_num,
             cap: cap(&given.cap),
             ..Attr::default()
