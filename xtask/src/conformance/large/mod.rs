@@ -2,6 +2,7 @@
 //! network namespaces, with what they moved compared, and with proof that it went over Elver.
 
 mod caches;
+mod dlslime;
 mod installed;
 mod mooncake;
 mod mpi;
@@ -40,7 +41,7 @@ const fn row(
     Row { name, environment, transport, bytes, run }
 }
 
-const ROWS: [Row; 11] = [
+const ROWS: [Row; 12] = [
     row(
         "Mooncake 0.3.13: its transfer engine by Python, a thread a device",
         Some("moving"),
@@ -74,6 +75,7 @@ const ROWS: [Row; 11] = [
         mpi::BYTES,
         mpi::intel,
     ),
+    row("DLSlime 0.1.23: its endpoints", Some("dlslime"), "RC", 2 << 20, dlslime::moves),
     row("PeerCache 0.8.4: its stores", Some("caches"), "RC", caches::PAGES, caches::peercache),
     // Its pages go to the server and come back.
     row(
