@@ -36,6 +36,8 @@ Examples:
       to be reached by other hosts; one process for each address, of which several may be named
   elver run --gid-index 3 -- PROGRAM
       for a program that has the index of its GID in its source
+  elver run --infiniband -- PROGRAM
+      for a program that knows its peers by LIDs alone
   elver run --loss 1% --delay 50us --seed 7 -- ib_send_lat 127.0.0.1
       how a program bears a bad network: the same packets are lost for the same seed
   elver run --kill-peer-after 3s -- PROGRAM
@@ -68,6 +70,10 @@ pub(crate) struct RunArgs {
     /// source, 1 or 3 mostly.
     #[arg(long, value_name = "INDEX", value_parser = clap::value_parser!(u8).range(..=15))]
     gid_index: Option<u8>,
+    /// Have the port be InfiniBand's, with a LID, which is the last 16 bits of the device's address: for programs that know
+    /// their peers by LIDs alone. Give it to all that are to reach one another.
+    #[arg(long)]
+    infiniband: bool,
     /// Drop this share of the packets that reach each process's device, in per cent: "1%", "0.01%".
     #[arg(long, value_name = "SHARE", value_parser = share)]
     loss: Option<u32>,
@@ -104,7 +110,7 @@ pub(crate) struct RunArgs {
     no_direct: bool,
     /// Carry the program's TCP connections by streams of the host's node where the peer does so too; the program
     /// gets no RDMA device.
-    #[arg(long, conflicts_with_all = ["device", "address", "gid_index", "loss", "delay", "kill_peer_after", "port_down_after", "port_up_after", "wrong_keys", "qp_failures", "capture", "no_direct"])]
+    #[arg(long, conflicts_with_all = ["device", "address", "gid_index", "infiniband", "loss", "delay", "kill_peer_after", "port_down_after", "port_up_after", "wrong_keys", "qp_failures", "capture", "no_direct"])]
     streams: bool,
     /// Say of each TCP connection whether a stream carries it, and why not: a line each at the end of FILE; "-" is
     /// the standard error.
@@ -140,6 +146,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), Failure> {
     }
     if let Some(index) = args.gid_index {
         command.env("ELVER_GID_INDEX", index.to_string());
+    }
+    if args.infiniband {
+        command.env("ELVER_LINK_LAYER", "infiniband");
     }
     if args.no_direct {
         command.env("ELVER_DIRECT", "off");

@@ -143,6 +143,7 @@ fn the_library_is_told_each_fault_and_no_other() {
         ("--capture=/tmp/of-it", "ELVER_CAPTURE=/tmp/of-it", false),
         ("--no-direct", "ELVER_DIRECT=off", false),
         ("--gid-index=3", "ELVER_GID_INDEX=3", false),
+        ("--infiniband", "ELVER_LINK_LAYER=infiniband", false),
     ] {
         let seed = draws.then_some("ELVER_SEED=77");
         let mut all: Vec<&str> = seed.into_iter().chain([variable]).collect();

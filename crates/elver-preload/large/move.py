@@ -5,6 +5,7 @@ move.py LIBRARY ROLE ADDRESS PEER PORT SECONDS: ROLE is "target" or "mover", ADD
 """
 
 import ctypes
+import json
 import os
 import socket
 import sys
@@ -77,6 +78,32 @@ class Mooncake:
         assert self.engine.unregister_memory(here) == 0
 
 
+class DLSlime:
+    """DLSlime's endpoints, with two QPs each."""
+
+    def __init__(self):
+        from dlslime import RDMAEndpoint
+
+        self.endpoint = RDMAEndpoint("elver0", 1, "RoCE", 2)
+        self.local = self.endpoint.register_memory_region("buffer", here, 0, SIZE)
+
+    def told(self):
+        return json.dumps([self.endpoint.endpoint_info(), self.endpoint.mr_info()]).encode()
+
+    def meet(self, told, there):
+        peer, regions = json.loads(told)
+        self.endpoint.connect(peer)
+        assert regions["buffer"]["addr"] == there
+        self.remote = self.endpoint.register_remote_memory_region("buffer", regions["buffer"])
+
+    def move(self, operation):
+        move = {"WRITE": self.endpoint.write, "READ": self.endpoint.read}[operation]
+        move([(self.local, self.remote, 0, 0, SIZE)]).wait()
+
+    def end(self):
+        self.endpoint.shutdown()
+
+
 def meeting():
     if role == "target":
         listener = socket.create_server((address, int(port)))
@@ -91,7 +118,7 @@ def meeting():
             time.sleep(0.05)
 
 
-engine = {"nixl": Nixl, "mooncake": Mooncake}[library]()
+engine = {"nixl": Nixl, "mooncake": Mooncake, "dlslime": DLSlime}[library]()
 stream = meeting()
 stream.settimeout(LIMIT + float(seconds))
 both = stream.makefile("rwb")

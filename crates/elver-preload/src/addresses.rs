@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use elver_soft::{SoftConfig, SoftDevice, SoftError};
 
 use crate::device::node_guid;
+use crate::link_layer;
 use crate::wishes::Wishes;
 
 /// An IP address of this host, or several with commas between them: each process takes the first that is free.
@@ -24,6 +25,9 @@ pub(crate) fn open(wishes: &Wishes) -> Result<SoftDevice, String> {
         let named = text.to_str().and_then(named).ok_or_else(|| {
             format!("{VARIABLE} is {text:?}; give an IP address of this host, or several with commas between them")
         })?;
+        for address in &named {
+            link_layer::suits(*address)?;
+        }
         return open_first(&named, wishes);
     }
     let mut last = String::new();
@@ -62,10 +66,13 @@ fn open_first(named: &[IpAddr], wishes: &Wishes) -> Result<SoftDevice, String> {
     ))
 }
 
-/// An address that no other process is likely to try: 127.64.0.1 to 127.127.255.254.
+/// An address that no other process is likely to try: 127.64.0.1 to 127.127.255.254, or as far as LIDs go.
 fn loopback(attempt: u32) -> Ipv4Addr {
-    let drawn =
-        std::process::id().wrapping_add(attempt.wrapping_mul(0x9e37_79b1)) % ((1 << 22) - 2);
+    let count = match link_layer::is_infiniband() {
+        true => u32::from(*link_layer::UNICAST.end()),
+        false => (1 << 22) - 2,
+    };
+    let drawn = std::process::id().wrapping_add(attempt.wrapping_mul(0x9e37_79b1)) % count;
     Ipv4Addr::from(0x7f40_0001 + drawn)
 }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use elver_verbs::{AddressVector, Ah as Handle, Device as _, Gid as Address, Pd as PdHandle};
 
@@ -10,6 +10,7 @@ use crate::engine::{Engine, State};
 use crate::errno::{code, minus_one, object, of_verbs};
 use crate::gid_index;
 use crate::layout::{Ah, AhAttr, Context, Gid, GlobalRoute, Grh, Pd, Wc};
+use crate::link_layer;
 use crate::owned::given;
 use crate::parents::Made;
 use crate::told::Told;
@@ -20,11 +21,15 @@ const HOP_LIMIT: u8 = 64;
 /// What the port says of its LID: Ethernet has none.
 const LID: u16 = 0;
 
-/// What an address vector of the program's says; on Ethernet it must have a GID. A flow label is cut to its bits, as
-/// the kernel does: UCX asks for 0xffffffff.
-pub(crate) fn vector(attr: &AhAttr) -> Result<AddressVector, c_int> {
-    if attr.is_global == 0 || attr.port_num != 1 {
+/// What an address vector of the program's says to the device at this address; on Ethernet it must have a GID. A flow label
+/// is cut to its bits, as the kernel does: UCX asks for 0xffffffff.
+pub(crate) fn vector(attr: &AhAttr, own: IpAddr) -> Result<AddressVector, c_int> {
+    if attr.port_num != 1 {
         return Err(libc::EINVAL);
+    }
+    if attr.is_global == 0 {
+        let dest = link_layer::to(own, attr.dlid).ok_or(libc::EINVAL)?;
+        return Ok(local(dest));
     }
     let route = &attr.grh;
     Ok(AddressVector {
@@ -36,17 +41,19 @@ pub(crate) fn vector(attr: &AhAttr) -> Result<AddressVector, c_int> {
     })
 }
 
+/// The way to an address without what a GRH says besides.
+fn local(dest: IpAddr) -> AddressVector {
+    let dgid = Address::from(dest);
+    AddressVector { dgid, hop_limit: HOP_LIMIT, ..AddressVector::default() }
+}
+
 /// The way to the port itself, which an address vector without a GRH leads to that has the port's own LID. No LID leads
 /// anywhere on Ethernet, and the kernel refuses all of these; but datagram rsockets make one for what they send to
 /// themselves, and have no other way. So it is for programs alone that have rdma_cm's datagrams.
 fn own(attr: &AhAttr, state: &State) -> Option<AddressVector> {
     let is_own = attr.is_global == 0 && attr.port_num == 1 && attr.dlid == LID;
     let has_datagrams = state.cm.as_ref().is_some_and(|cm| cm.has_datagrams());
-    (is_own && has_datagrams).then(|| AddressVector {
-        dgid: Address::from(state.device.address()),
-        hop_limit: HOP_LIMIT,
-        ..AddressVector::default()
-    })
+    (is_own && has_datagrams).then(|| local(state.device.address()))
 }
 
 /// The same, back.
@@ -58,7 +65,8 @@ pub(crate) fn attr(vector: &AddressVector) -> AhAttr {
         hop_limit: vector.hop_limit,
         traffic_class: vector.traffic_class,
     };
-    AhAttr { grh, dlid: 0, sl: 0, src_path_bits: 0, static_rate: 0, is_global: 1, port_num: 1 }
+    let dlid = link_layer::lid_of(&vector.dgid);
+    AhAttr { grh, dlid, sl: 0, src_path_bits: 0, static_rate: 0, is_global: 1, port_num: 1 }
 }
 
 #[unsafe(no_mangle)]
@@ -68,10 +76,12 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut AhAttr) -> *mut Ah {
         let (context, domain, attr) =
             unsafe { (given(pd)?.context, PdHandle((*pd).handle), &*given(attr)?) };
         let engine = Engine::of(pd)?;
-        let vector = match own(attr, &engine.lock()) {
+        let state = engine.lock();
+        let vector = match own(attr, &state) {
             Some(own) => own,
-            None => vector(attr)?,
+            None => vector(attr, state.device.address())?,
         };
+        drop(state);
         let dest = vector.dgid.to_ip();
         if let Some(hub) = engine.hub.as_ref().filter(|_| !dest.is_multicast()) {
             // Whether it is reached otherwise than by the link, the lanes know.

@@ -13,6 +13,7 @@ use crate::engine::Engine;
 use crate::errno::{code, minus_one, of_verbs};
 use crate::gid_index;
 use crate::layout::{Context, DeviceAttr, DeviceAttrEx, Gid, GidEntry, PortAttr, ValuesEx};
+use crate::link_layer;
 use crate::moderation::MOST;
 use crate::odp;
 use crate::owned::given;
@@ -22,12 +23,15 @@ use crate::vendor;
 
 /// `IBV_GID_TYPE_SYSFS_ROCE_V2` of `ibv_query_gid_type`, and `IBV_GID_TYPE_ROCE_V2`.
 const SYSFS_ROCE_V2: c_uint = 1;
-/// `IBV_GID_TYPE_SYSFS_IB_ROCE_V1`.
-const SYSFS_ROCE_V1: c_uint = 0;
+/// `IBV_GID_TYPE_SYSFS_IB_ROCE_V1`; of an InfiniBand port, and of an empty entry.
+const SYSFS_IB: c_uint = 0;
 const ROCE_V2: u32 = 2;
+/// `IBV_GID_TYPE_IB`.
+const IB: u32 = 0;
 /// The default P_Key, a full member's.
 const PKEY: u16 = 0xffff;
-/// `IBV_LINK_LAYER_ETHERNET`.
+/// `IBV_LINK_LAYER_INFINIBAND` and `IBV_LINK_LAYER_ETHERNET`.
+const INFINIBAND: u8 = 1;
 const ETHERNET: u8 = 2;
 /// `IBV_QPF_GRH_REQUIRED`: RoCE has no addresses but those.
 const GRH_REQUIRED: u8 = 1;
@@ -163,6 +167,7 @@ pub(crate) unsafe extern "C" fn query_port(
         // SAFETY: integers may be zero.
         let mut all: PortAttr = unsafe { MaybeUninit::zeroed().assume_init() };
         let active = found.state == PortState::Active && state.port_on_demand() != Some(false);
+        all.lid = link_layer::lid_at(state.device.address());
         drop(state);
         all.state = if active { 4 } else { 1 };
         all.phys_state = if active { 5 } else { 3 };
@@ -177,8 +182,10 @@ pub(crate) unsafe extern "C" fn query_port(
         all.max_vl_num = 1;
         all.active_width = FOUR_LANES;
         all.active_speed = ENHANCED_DATA_RATE;
-        all.link_layer = ETHERNET;
-        all.flags = GRH_REQUIRED;
+        (all.link_layer, all.flags) = match link_layer::is_infiniband() {
+            true => (INFINIBAND, 0),
+            false => (ETHERNET, GRH_REQUIRED),
+        };
         let known = size.min(size_of::<PortAttr>());
         // SAFETY: the program says that it has `size` bytes there; what is newer than this is 0.
         unsafe {
@@ -255,8 +262,9 @@ unsafe extern "C" fn ibv_query_gid_type(
     to: *mut c_uint,
 ) -> c_int {
     minus_one(|| {
-        let found = gid(context, port.into(), index).map(|_| SYSFS_ROCE_V2);
-        let found = or_empty(found, SYSFS_ROCE_V1)?;
+        let found = gid(context, port.into(), index)
+            .map(|_| if link_layer::is_infiniband() { SYSFS_IB } else { SYSFS_ROCE_V2 });
+        let found = or_empty(found, SYSFS_IB)?;
         // SAFETY: the verbs contract.
         unsafe { *to = found };
         Ok(())
@@ -269,7 +277,8 @@ fn gid_entry(context: *mut Context, port: u32, index: u32) -> Result<GidEntry, c
     let name = name.and_then(|name| CString::new(name).ok());
     // SAFETY: a name that ends; 0 is what it is without an interface.
     let ndev_ifindex = name.map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) });
-    Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type: ROCE_V2, ndev_ifindex })
+    let gid_type = if link_layer::is_infiniband() { IB } else { ROCE_V2 };
+    Ok(GidEntry { gid, gid_index: index, port_num: port, gid_type, ndev_ifindex })
 }
 
 #[unsafe(no_mangle)]

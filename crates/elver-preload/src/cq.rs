@@ -9,6 +9,7 @@ use crate::channel::CqObject;
 use crate::engine::{Engine, State};
 use crate::errno::{code, guard, object, of_verbs};
 use crate::layout::{CompChannel, Context, Cq, ModifyCqAttr, Wc};
+use crate::link_layer;
 use crate::owned::{OwnedCq, await_acks, given};
 use crate::parents::Made;
 use crate::timed::Timed;
@@ -243,7 +244,7 @@ unsafe fn put(wc: &Done, to: *mut Wc) {
         src_qp: wc.src_qp,
         wc_flags: wc.flags.bits(),
         pkey_index: 0,
-        slid: 0,
+        slid: link_layer::lid_of(&wc.src_gid),
         sl: 0,
         dlid_path_bits: 0,
     };

@@ -10,6 +10,7 @@ use crate::cq::{self, form, immediate};
 use crate::engine::Engine;
 use crate::errno::{guard, object};
 use crate::layout::{Context, CqEx, CqInitAttrEx, PollCqAttr};
+use crate::link_layer;
 use crate::owned::{OwnedCq, Turn, given};
 use crate::parents::Made;
 use crate::timed::{Stamp, Timed};
@@ -182,9 +183,9 @@ unsafe extern "C" fn read_wall(cq: *mut CqEx) -> u64 {
     unsafe { (*cq.cast::<OwnedCq>()).stamp.wall }
 }
 
-/// Ethernet has no LIDs.
-unsafe extern "C" fn read_slid(_: *mut CqEx) -> u32 {
-    0
+unsafe extern "C" fn read_slid(cq: *mut CqEx) -> u32 {
+    // SAFETY: as in `fields!`.
+    link_layer::lid_of(unsafe { &(*cq.cast::<OwnedCq>()).done.src_gid }).into()
 }
 
 unsafe extern "C" fn read_nothing(_: *mut CqEx) -> u8 {

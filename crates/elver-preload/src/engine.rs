@@ -25,6 +25,7 @@ use crate::doze::Doze;
 use crate::faults::Posts;
 use crate::fork::{Own, close_in_child, generation};
 use crate::gid_index;
+use crate::link_layer;
 use crate::lookout::{LOOKS, Lookout};
 use crate::moderation::Moderated;
 use crate::outage::Outage;
@@ -209,6 +210,7 @@ impl Engine {
         };
         let wishes = Wishes::told().map_err(refused)?;
         gid_index::told().map_err(refused)?;
+        link_layer::told().map_err(refused)?;
         crate::device::told().map_err(refused)?;
         let mut device = addresses::open(&wishes).map_err(refused)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)

@@ -24,7 +24,7 @@
 //! | `cq`, `cq_ex` | completion queues, plain and extended; `channel`: completion channels; `events`: waiting; `moderation`: events that wait for more; `timed`: time stamps; `ring`: descriptors that are readable as often as somebody rang; `rung`: events, each with its ring | What is there |
 //! | `qp`, `qp_ex` | queue pairs, plain and extended; `wr`: work requests, from libibverbs' form to the device's; `staged`: those between `ibv_wr_start` and `ibv_wr_complete` | What is there |
 //! | `srq`, `xrc`, `xrc_table` | shared receive queues; XRC, and what a process has of it | What is there |
-//! | `ah`, `service`, `mcast` | address handles, what of an address vector is kept for who asks, multicast groups | Multicast |
+//! | `ah`, `service`, `mcast`, `link_layer` | address handles, what of an address vector is kept for who asks, multicast groups, LIDs of a port that is InfiniBand's | Multicast |
 //! | `owned`, `belongs` | objects as programs see them, and what stands behind each; to which context one belongs | |
 //! | `layout` | libibverbs' structures, as rdma-core 44 lays them out | What does not |
 //! | `mlx5` | libmlx5's calls for DC: `device`, `cq`, `qp`; `layout`: its structures; `absent`: what would reach hardware | DC |
@@ -70,6 +70,7 @@ mod identity;
 pub mod layout;
 mod leaving;
 mod left;
+mod link_layer;
 mod lookout;
 mod mcast;
 mod memory;

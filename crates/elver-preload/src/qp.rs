@@ -202,6 +202,11 @@ unsafe fn connect(engine: &Engine, qp: *mut OwnedQp, handle: Handle) {
     unsafe { (*qp).link = link };
 }
 
+/// The most that packets and hardware count, which the kernel leaves to them: more is refused by neither.
+const RETRIES: u8 = 7;
+/// Bits of an RNR timer: of a larger code they are what is sent, by rdma_rxe and by hardware. DLSlime has 32.
+const RNR_TIMER: u8 = 0x1f;
+
 fn state_of(code: c_uint) -> Result<QpState, c_int> {
     QpState::ALL.get(code as usize).copied().ok_or(libc::EINVAL)
 }
@@ -222,13 +227,13 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
             port_num: given.port_num,
             qkey: given.qkey,
             timeout: given.timeout,
-            retry_cnt: given.retry_cnt,
-            rnr_retry: given.rnr_retry,
+            retry_cnt: given.retry_cnt.min(RETRIES),
+            rnr_retry: given.rnr_retry.min(RETRIES),
             rq_psn: given.rq_psn & 0xff_ffff,
             sq_psn: given.sq_psn & 0xff_ffff,
             max_rd_atomic: given.max_rd_atomic,
             max_dest_rd_atomic: given.max_dest_rd_atomic,
-            min_rnr_timer: given.min_rnr_timer,
+            min_rnr_timer: given.min_rnr_timer & RNR_TIMER,
             dest_qp_num: given.dest_qp_num,
             cap: cap(&given.cap),
             ..Attr::default()
@@ -242,14 +247,14 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut Qp, attr: *mut QpAttr, mask: c_int) 
         if has(QpAttrMask::ACCESS_FLAGS) {
             wanted.qp_access_flags = rights_of_qp(given.qp_access_flags)?;
         }
-        if has(QpAttrMask::AV) {
-            wanted.ah_attr = vector(&given.ah_attr)?;
-        }
         if has(QpAttrMask::PATH_MTU) {
             let code = u8::try_from(given.path_mtu).map_err(|_| libc::EINVAL)?;
             wanted.path_mtu = Mtu::from_code(code).ok_or(libc::EINVAL)?;
         }
         let engine = Engine::of(qp)?;
+        if has(QpAttrMask::AV) {
+            wanted.ah_attr = vector(&given.ah_attr, engine.lock().device.address())?;
+        }
         engine.close_to_peers(handle, qp_num)?;
         let mut state = engine.lock();
         let modified = state.device.modify_qp(handle, &wanted, mask).map_err(of_verbs);

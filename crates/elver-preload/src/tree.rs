@@ -16,6 +16,7 @@ use crate::device::{name, node_guid};
 use crate::engine::Engine;
 use crate::fork::Own;
 use crate::gid_index;
+use crate::link_layer;
 
 /// The folder, and the process that made it.
 struct Tree {
@@ -111,13 +112,17 @@ struct Told {
     /// The name of its network interface.
     interface: Option<String>,
     mtu: Mtu,
+    /// Its LID, if the port is InfiniBand's.
+    lid: Option<u16>,
 }
 
 fn told_by_device() -> Result<Told, i32> {
     let state = Engine::open()?.lock();
     let gid = state.device.query_gid(0).map_err(|_| libc::EINVAL)?;
     let mtu = state.device.query_port().active_mtu;
-    Ok(Told { gid, gid_index: gid_index::own(), interface: state.device.interface(), mtu })
+    let lid = link_layer::is_infiniband().then(|| link_layer::lid_at(state.device.address()));
+    let (gid_index, interface) = (gid_index::own(), state.device.interface());
+    Ok(Told { gid, gid_index, interface, mtu, lid })
 }
 
 /// The processors that are near to the device, which is all of them: as a list, "0-1".
@@ -167,6 +172,10 @@ fn files(told: &Told, processors: &str) -> Vec<(String, String)> {
     };
     let guid = groups(&node_guid().to_be_bytes());
     let device = format!("infiniband/{}", name());
+    let (link_layer, lid, kind) = match told.lid {
+        Some(lid) => ("InfiniBand", lid, "IB/RoCE v1"),
+        None => ("Ethernet", 0, "RoCE v2"),
+    };
     let of_device = [
         ("node_type", "1: CA".to_string()),
         ("node_guid", guid.clone()),
@@ -179,9 +188,9 @@ fn files(told: &Told, processors: &str) -> Vec<(String, String)> {
         ("device/local_cpulist", processors.to_string()),
         ("device/local_cpus", mask(processors)),
         ("device/modalias", "elver".to_string()),
-        ("ports/1/link_layer", "Ethernet".to_string()),
+        ("ports/1/link_layer", link_layer.to_string()),
         ("ports/1/rate", "100 Gb/sec (4X EDR)".to_string()),
-        ("ports/1/lid", "0x0".to_string()),
+        ("ports/1/lid", format!("{lid:#x}")),
         ("ports/1/sm_lid", "0x0".to_string()),
         ("ports/1/sm_sl", "0".to_string()),
         ("ports/1/cap_mask", format!("{PORT_CAN:#010x}")),
@@ -192,7 +201,7 @@ fn files(told: &Told, processors: &str) -> Vec<(String, String)> {
     ];
     // Attributes of empty entries the kernel refuses to read; to be empty is the most that a file can do.
     let nothing = (&Gid([0; 16]), "", Some(""));
-    let ours = (&told.gid, "RoCE v2", told.interface.as_deref());
+    let ours = (&told.gid, kind, told.interface.as_deref());
     let of_gids = (0..=told.gid_index).flat_map(|index| {
         let (gid, kind, interface) = if index == told.gid_index { ours } else { nothing };
         let ndev =
@@ -259,8 +268,13 @@ mod tests {
     #[test]
     fn numbers_are_written_as_sysfs_writes_them() {
         let gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
-        let told =
-            Told { gid, gid_index: 1, interface: Some("eth7".to_string()), mtu: Mtu::Mtu1024 };
+        let told = Told {
+            gid,
+            gid_index: 1,
+            interface: Some("eth7".to_string()),
+            mtu: Mtu::Mtu1024,
+            lid: None,
+        };
         let files = files(&told, "0-1");
         let text = |end: &str| &files.iter().find(|(file, _)| file.ends_with(end)).unwrap().1;
         assert_eq!(text("gids/0"), "0000:0000:0000:0000:0000:0000:0000:0000");

@@ -124,8 +124,7 @@ pub(crate) fn datagram<M: Memory>(
         return;
     };
     let grh = grh::from_meta(meta, payload.len());
-    // Its GRH tells the node.
-    let source = Sender { qpn: deth.src_qpn.get(), gid: Gid::default() };
+    let source = Sender { qpn: deth.src_qpn.get(), gid: Gid::from(meta.flow.src.ip()) };
     let end = End { tail, solicited: headers.solicited, source };
     if let Err(fault) = receive_datagram(core, hw, &grh, payload, end) {
         fault.count_drop(&mut hw.counters);
@@ -188,7 +187,7 @@ fn fill_datagram<M: Memory>(
         qp_num: core.qpn.get(),
         src_qp: end.source.qpn,
         vendor_err: 0,
-        src_gid: Gid::default(),
+        src_gid: end.source.gid,
     };
     core.complete_receive(hw, wc, end.solicited);
     Ok(())

@@ -29,7 +29,8 @@ pub struct Wc {
     pub vendor_err: u32,
     /// The node that a message came from, for RC, UC and DC receives: of RC and UC the one that the
     /// QP is connected to, of DC the source address of the message's packets. See
-    /// [`Device`](crate::Device#who-sent-it). A UD receive has it in its GRH.
+    /// [`Device`](crate::Device#who-sent-it). Of a UD receive it is what its GRH says, which anybody can have written;
+    /// devices that leave it to the GRH say nobody ([`Gid::default`]).
     pub src_gid: Gid,
 }
 

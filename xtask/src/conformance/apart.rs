@@ -11,7 +11,7 @@ use super::process::{Call, Runner};
 use super::programs::{item, split};
 
 /// The transport, the server's words, and those that its client has besides, before the server's address.
-const PAIRS: [(&str, &str, &str); 14] = [
+const PAIRS: [(&str, &str, &str); 16] = [
     ("RC", "rping -C 5 -V", "-c -a"),
     ("RC", "ucmatose", "-s"),
     ("UD", "udaddy", "-s"),
@@ -27,6 +27,8 @@ const PAIRS: [(&str, &str, &str); 14] = [
     ("DC", "ib_write_bw -n 200 -c DC", ""),
     ("RC", "ib_atomic_bw -n 200", ""),
     ("RC", "rstream", "-s"),
+    ("RC", "env ELVER_LINK_LAYER=infiniband ibv_rc_pingpong -n 200 -c", ""),
+    ("UD", "env ELVER_LINK_LAYER=infiniband ib_send_bw -n 200 -c UD", ""),
 ];
 /// What rping's server is told besides.
 const SERVES: (&str, &str) = ("rping", "-s");

@@ -32,7 +32,7 @@ const fn row(
 const ALONE: [&str; 2] = ["ibv_devices", "ibv_devinfo -v"];
 
 /// Programs whose two ends meet over TCP, at a port that is named; the examples compare what they receive.
-const PAIRS: [Row; 28] = [
+const PAIRS: [Row; 40] = [
     row("ibv_rc_pingpong", "RC", "-g 0 -n 200", &["-c", "-c -e", "-c -N", "-t", "-c -o", "-c -j"]),
     row("ibv_uc_pingpong", "UC", "-g 0 -n 200", &["-c", "-c -e"]),
     row("ibv_ud_pingpong", "UD", "-g 0 -n 200", &["-c", "-c -e"]),
@@ -61,6 +61,19 @@ const PAIRS: [Row; 28] = [
     row("ib_atomic_bw", "DC", "-n 200 -c DC", &["", "-b", "-q 8"]),
     row("ib_atomic_lat", "DC", "-n 200 -c DC", &[""]),
     row("ib_write_bw", "XRC", "-n 200 -c XRC", &[""]),
+    row("ib_write_bw", "RC", "-n 200 --odp", &[""]),
+    row("ib_send_bw", "RC", "-n 200 -l 8 --recv_post_list=4", &[""]),
+    row("ib_send_bw", "XRC", "-n 200 -c XRC", &[""]),
+    row("ib_send_bw", "UD", "-n 200 -c UD -R", &[""]),
+    // An InfiniBand port's: their ends know each other by LIDs.
+    row("env ELVER_LINK_LAYER=infiniband ibv_rc_pingpong", "RC", "-n 200 -c", &[""]),
+    row("env ELVER_LINK_LAYER=infiniband ibv_uc_pingpong", "UC", "-n 200 -c", &[""]),
+    row("env ELVER_LINK_LAYER=infiniband ibv_ud_pingpong", "UD", "-n 200 -c", &[""]),
+    row("env ELVER_LINK_LAYER=infiniband ibv_srq_pingpong", "RC", "-n 200 -c", &[""]),
+    row("env ELVER_LINK_LAYER=infiniband ibv_xsrq_pingpong", "XRC", "-n 200", &[""]),
+    row("env ELVER_LINK_LAYER=infiniband ib_write_bw", "RC", "-n 200", &[""]),
+    row("env ELVER_LINK_LAYER=infiniband ib_send_bw", "UD", "-n 200 -c UD", &[""]),
+    row("env ELVER_LINK_LAYER=infiniband ib_write_bw", "DC", "-n 200 -c DC", &[""]),
 ];
 
 /// A program whose two ends meet by rdma_cm, or by TCP at a port that its client knows.
@@ -100,7 +113,7 @@ const fn mapped(server: &'static str, client: &'static str, quick: bool) -> Mana
 /// `udpong` serves the first address that has its name, IPv6's if there is one, unless it is told which. Its whole run
 /// sends more than its server takes, and `rpoll` of librdmacm 44 hangs where an answer is late once and lost later (mended
 /// by rdma-core's a1747742e): so many datagrams as there are receives are not lost.
-const MANAGED: [Managed; 18] = [
+const MANAGED: [Managed; 20] = [
     managed("RC", "rping -s -a 127.0.0.1 -C 5", "rping -c -a 127.0.0.1 -C 5"),
     managed("RC", "ucmatose", "ucmatose -s 127.0.0.1"),
     managed("UD", "udaddy", "udaddy -s 127.0.0.1"),
@@ -120,6 +133,7 @@ const MANAGED: [Managed; 18] = [
     serving("RC", "cmtime -b 127.0.0.1 -c 50", "cmtime -s 127.0.0.1 -c 50"),
     // Without rdma_cm it knows peers by LIDs alone, which RoCE has not.
     serving("RC", "qperf", QPERF),
+    serving("RC, UC, UD", "env ELVER_LINK_LAYER=infiniband qperf", QPERF_BY_LIDS),
     // It takes atomics of devices alone that say so.
     managed(
         "RC",
@@ -137,11 +151,18 @@ const MANAGED: [Managed; 18] = [
         "ucx_perftest 127.0.0.1 -p 13443 -d elver0:1 -x rc_verbs -t am_lat -n 1000",
     ),
     managed("RC, UD", UCX_SERVER, UCX_CLIENT),
+    managed("RC, UD", UCX_SERVER_BY_LIDS, UCX_CLIENT_BY_LIDS),
 ];
 /// RC, connected by UD; see docs/preload.md for the second variable.
 const UCX_SERVER: &str =
     "env UCX_TLS=rc_verbs,ud_verbs:aux UCX_UD_VERBS_ETH_DGID_CHECK=n ucx_perftest -p 13444";
 const UCX_CLIENT: &str = "env UCX_TLS=rc_verbs,ud_verbs:aux UCX_UD_VERBS_ETH_DGID_CHECK=n ucx_perftest 127.0.0.1 -p 13444 -t tag_lat -n 1000";
+/// UCX looks for GIDs in datagrams on Ethernet alone.
+const UCX_SERVER_BY_LIDS: &str =
+    "env ELVER_LINK_LAYER=infiniband UCX_TLS=rc_verbs,ud_verbs:aux ucx_perftest -p 13445";
+const UCX_CLIENT_BY_LIDS: &str = "env ELVER_LINK_LAYER=infiniband UCX_TLS=rc_verbs,ud_verbs:aux ucx_perftest 127.0.0.1 -p 13445 -t tag_lat -n 1000";
+const QPERF_BY_LIDS: &str = "env ELVER_LINK_LAYER=infiniband qperf 127.0.0.1 -t 1 rc_bw rc_lat uc_bw uc_lat uc_rdma_write_bw \
+    ud_bw ud_lat ver_rc_compare_swap ver_rc_fetch_add";
 /// `ver_` compares what atomics come to.
 const QPERF: &str = "qperf 127.0.0.1 -t 1 -cm 1 rc_bi_bw rc_bw rc_lat rc_rdma_read_bw rc_rdma_read_lat rc_rdma_write_bw \
     rc_rdma_write_lat rc_rdma_write_poll_lat ver_rc_compare_swap ver_rc_fetch_add";

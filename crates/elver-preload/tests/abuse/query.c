@@ -31,7 +31,8 @@ static void connect_to(struct ibv_qp *qp, union ibv_gid gid, uint32_t dest)
 	attr.qp_state = IBV_QPS_RTR;
 	attr.path_mtu = IBV_MTU_1024;
 	attr.dest_qp_num = dest;
-	attr.min_rnr_timer = 1;
+	/* Of what has too many bits for a packet or for hardware, neither rdma_rxe nor hardware complains. */
+	attr.min_rnr_timer = 33;
 	attr.ah_attr = (struct ibv_ah_attr){
 		.is_global = 1, .port_num = 1, .sl = 3, .src_path_bits = 5, .static_rate = IBV_RATE_10_GBPS,
 		.grh = { .dgid = gid, .hop_limit = 64 },
@@ -42,8 +43,8 @@ static void connect_to(struct ibv_qp *qp, union ibv_gid gid, uint32_t dest)
 	     0);
 	attr.qp_state = IBV_QPS_RTS;
 	attr.timeout = 14;
-	attr.retry_cnt = 7;
-	attr.rnr_retry = 7;
+	attr.retry_cnt = 9;
+	attr.rnr_retry = 255;
 	CODE(ibv_modify_qp(qp, &attr,
 			   IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 				   IBV_QP_MAX_QP_RD_ATOMIC),
@@ -69,6 +70,9 @@ int main(void)
 	CODE(attr.ah_attr.src_path_bits, 5);
 	CODE(attr.ah_attr.static_rate, IBV_RATE_10_GBPS);
 	CODE(attr.sq_draining, 0);
+	CODE(attr.min_rnr_timer, 1);
+	CODE(attr.retry_cnt, 7);
+	CODE(attr.rnr_retry, 7);
 
 	/* A SEND that has started and finds no receive is drained with one. */
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;

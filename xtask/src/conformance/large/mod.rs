@@ -2,6 +2,7 @@
 //! network namespaces, with what they moved compared, and with proof that it went over Elver.
 
 mod caches;
+mod dlslime;
 mod installed;
 mod mooncake;
 mod mpi;
@@ -40,7 +41,7 @@ const fn row(
     Row { name, environment, transport, bytes, run }
 }
 
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 12] = [
     row(
         "Mooncake 0.3.13: its transfer engine by Python, a thread a device",
         Some("moving"),
@@ -67,6 +68,14 @@ const ROWS: [Row; 10] = [
     row("Open MPI 5.0.11: pml ucx (UCX 1.20)", Some("openmpi"), "RC, UD", mpi::BYTES, mpi::openmpi),
     row("MPICH 5.0.2: ch4:ucx", Some("mpich"), "RC, UD", mpi::BYTES, mpi::mpich_ucx),
     row("MPICH 5.0.2: ch4:ofi (verbs;ofi_rxm)", Some("mpich"), "RC", mpi::BYTES, mpi::mpich_ofi),
+    row(
+        "Intel MPI 2021.19: ofi (libfabric 1.17, verbs;ofi_rxm)",
+        Some("intel"),
+        "RC",
+        mpi::BYTES,
+        mpi::intel,
+    ),
+    row("DLSlime 0.1.23: its endpoints", Some("dlslime"), "RC", 2 << 20, dlslime::moves),
     row("PeerCache 0.8.4: its stores", Some("caches"), "RC", caches::PAGES, caches::peercache),
     // Its pages go to the server and come back.
     row(

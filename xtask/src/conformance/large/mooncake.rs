@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::super::process::{Call, last_line};
 use super::super::programs::free_port;
+use super::dlslime;
 use super::stage::{SECONDS, Said, Stage, borrowed, succeeded};
 
 /// One thread a device: it has two by default, which look at memory without a pause, as the program that waits for them does, so that
@@ -81,7 +82,8 @@ fn benched(stage: &Stage<'_>, protocol: &str) -> Result<String> {
 impl Stage<'_> {
     /// Runs `move.py` at both ends, and returns what it says of its speed.
     pub(super) fn moved(&self, library: &str, env: &[(&str, &str)], bare: bool) -> Result<String> {
-        let python = self.installed.program("moving", "python");
+        let environment = if library == dlslime::NAME { dlslime::NAME } else { "moving" };
+        let python = self.installed.program(environment, "python");
         let port = free_port()?.to_string();
         let [there, here] = &self.place.addresses;
         let target = [library, "target", there, here, &port, SECONDS];

@@ -40,6 +40,15 @@ pub(super) fn mpich_ofi(stage: &Stage<'_>) -> Result<Said> {
     ranks(stage, "mpich", "mpiexec", &[], &[&ofi[..], &NO_SHARED_MEMORY].concat())
 }
 
+/// Intel's over Debian's libfabric: it brings none.
+pub(super) fn intel(stage: &Stage<'_>) -> Result<Said> {
+    let libraries = stage.installed.libraries("intel");
+    let root = libraries.parent().and_then(Path::to_str).context("a path of UTF-8")?;
+    // Not by its own shared memory.
+    let ofi = [("I_MPI_FABRICS", "ofi"), ("FI_PROVIDER", "verbs;ofi_rxm"), ("I_MPI_ROOT", root)];
+    ranks(stage, "intel", "mpiexec.hydra", &["-bootstrap", "fork"], &ofi)
+}
+
 /// Two ranks of one host would else speak by MPICH's own shared memory.
 const NO_SHARED_MEMORY: [(&str, &str); 1] = [("MPIR_CVAR_NOLOCAL", "1")];
 
