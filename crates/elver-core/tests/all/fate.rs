@@ -524,10 +524,22 @@ fn what_stands_behind_a_refused_wr_is_not_done() {
     }
 }
 
+/// How a VQP parts from the one that it has exchanged messages with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parting {
+    SenderGoes,
+    SenderConnectsElsewhere,
+    /// To the same port, and goes before it has sent anything over that connection.
+    SenderConnectsAnewAndGoes,
+    ReceiverGoes,
+}
+
 /// Who has exchanged messages with a VQP hears of its end, also while it only waits: the receiver, whose
-/// VQP back to the sender stood as connected for ever, and the sender.
+/// VQP back to the sender stood as connected for ever, and the sender. A VQP that is connected anew has
+/// ended for who knew it: that was told to nobody, or by a name that only the new connection had.
 #[test]
 fn the_end_of_a_vqp_is_told_to_who_has_exchanged_messages_with_it() {
+    use Parting::*;
     let failed = |pair: &mut Pair, n: usize| loop {
         match pair.nodes.nodes[n].core.poll_event() {
             Some(Event::Failed { vqp, cause: ConnectError::PeerGone { .. }, .. }) => break vqp,
@@ -535,7 +547,7 @@ fn the_end_of_a_vqp_is_told_to_who_has_exchanged_messages_with_it() {
             None => pair.step(),
         }
     };
-    for sender_ends in [true, false] {
+    for parting in [SenderGoes, SenderConnectsElsewhere, SenderConnectsAnewAndGoes, ReceiverGoes] {
         let mut pair = Pair::new();
         let bound = pair.nodes.vqp(2, VqpInit::default());
         let node = &mut pair.nodes.nodes[2];
@@ -552,20 +564,29 @@ fn the_end_of_a_vqp_is_told_to_who_has_exchanged_messages_with_it() {
         while pair.told(2, bound).is_empty() || pair.told(1, sender).is_empty() {
             pair.step();
         }
-        if sender_ends {
-            pair.nodes.destroy(1, sender);
-            let accepted = failed(&mut pair, 2);
-            assert!(accepted != bound && pair.is_down(2, accepted));
-            let node = &pair.nodes.nodes[2];
-            let info = node.core.vqp_info(node.client, bound).unwrap();
-            assert_ne!(info.state, VqpState::Error, "others may send to it");
-        } else {
-            let now = pair.nodes.net.now();
-            let node = &mut pair.nodes.nodes[2];
-            node.core.client_close(node.client, now);
-            assert_eq!(failed(&mut pair, 1), sender);
-            assert!(pair.is_down(1, sender));
+        match parting {
+            SenderGoes => pair.nodes.destroy(1, sender),
+            SenderConnectsElsewhere => {
+                pair.nodes.connect(1, sender, 0, Policy::Shared).unwrap();
+            }
+            SenderConnectsAnewAndGoes => {
+                pair.nodes.connect(1, sender, 2, Policy::Shared).unwrap();
+                pair.nodes.destroy(1, sender);
+            }
+            ReceiverGoes => {
+                let now = pair.nodes.net.now();
+                let node = &mut pair.nodes.nodes[2];
+                node.core.client_close(node.client, now);
+                assert_eq!(failed(&mut pair, 1), sender);
+                assert!(pair.is_down(1, sender));
+                continue;
+            }
         }
+        let accepted = failed(&mut pair, 2);
+        assert!(accepted != bound && pair.is_down(2, accepted), "{parting:?}");
+        let node = &pair.nodes.nodes[2];
+        let info = node.core.vqp_info(node.client, bound).unwrap();
+        assert_ne!(info.state, VqpState::Error, "others may send to it");
     }
 }
 

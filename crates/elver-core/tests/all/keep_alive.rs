@@ -281,6 +281,28 @@ fn who_has_a_vqp_of_its_own_there_does_not_need_the_port() {
     assert_eq!(failures(&mut cluster, 1), [(vqp, ConnectError::PeerGone { gid })]);
 }
 
+/// That it had sent messages to another before was taken for messages to this one: nobody told it.
+#[test]
+fn who_has_sent_messages_to_another_before_hears_of_a_ports_end_as_well() {
+    let mut cluster = Cluster::new(3, &keep_alive());
+    let (first, second) = (cluster.bound(2, 7), cluster.bound(2, 8));
+    let vqp = waiting(&mut cluster, 7);
+    let (own, inbox) = (cluster.region(1, 64, ALL), cluster.region(2, 64, ALL));
+    cluster.recv(2, first, 1, &[inbox.sge(0, 64)]);
+    cluster.post(1, vqp, &[wr(2, SendOp::Send, &[own.sge(0, 8)])]);
+    assert_eq!(cluster.take_one(2).wc.wr_id, 1);
+    assert_eq!(cluster.take_one(1).wc.wr_id, 2);
+    cluster.connect(1, vqp, 2, 8);
+    cluster.drive(TELL_NS);
+    assert_eq!(failures(&mut cluster, 1), []);
+    let now = cluster.now();
+    let there = &mut cluster.nodes[2];
+    there.core.vqp_destroy(there.client, second, now).unwrap();
+    cluster.drive(TELL_NS);
+    let gid = cluster.nodes[2].core.gid();
+    assert_eq!(failures(&mut cluster, 1), [(vqp, ConnectError::PeerGone { gid })]);
+}
+
 #[test]
 fn the_same_holds_within_one_node() {
     let mut cluster = Cluster::new(2, &keep_alive());
