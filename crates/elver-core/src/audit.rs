@@ -16,6 +16,7 @@ use crate::datapath::ops::{Op, OpKind, Work};
 use crate::discovery::lookups::turns::Region;
 use crate::discovery::peer::{Peer, PeerLookup, Waiter};
 use crate::ids::OpId;
+use crate::messaging::backlog::cost_of;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::links::audit::Tally;
 use crate::vqp::phase::Phase;
@@ -174,9 +175,9 @@ impl<D: Device> Core<D> {
             agree!(vqp, Some(*key), "accepted VQP {id:#x}");
         }
         let backlogs = self.vqps.iter().filter_map(|(_, vqp)| vqp.backlog.as_ref());
-        let held = |(_, bytes): &(_, Vec<u8>)| bytes.len() as u64;
+        let held = |(_, bytes): &(_, Vec<u8>)| cost_of(bytes.len());
         let held: u64 = backlogs.flat_map(|backlog| backlog.messages.iter().map(held)).sum();
-        agree!(held, self.messaging.held.bytes(), "bytes of messages that wait for receives");
+        agree!(held, self.messaging.held.bytes(), "cost of messages that wait for receives");
         self.messaging.held.audit()?;
         Ok(())
     }
