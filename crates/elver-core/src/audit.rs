@@ -162,6 +162,12 @@ impl<D: Device> Core<D> {
             *watched.entry(key).or_insert(0) += 1;
         }
         agree!(watched, self.keep_alive.counts().collect(), "VQPs that count for their nodes");
+        if let Some(newcomers) = self.keep_alive.all_newcomers() {
+            let waits = |id: &VqpId| self.vqps.get(*id).is_some_and(|vqp| vqp.newcomer);
+            let waiting: BTreeSet<VqpId> = newcomers.filter(waits).collect();
+            let known = self.vqps.iter().filter(|(_, vqp)| vqp.newcomer).count();
+            agree!(known, waiting.len(), "VQPs that wait to be looked after");
+        }
         let accepted = self.vqps.iter().filter(|(_, vqp)| vqp.accepted.is_some()).count() as u32;
         agree!(accepted, self.clients.accepts.now(), "accepted VQPs");
         if accepted > self.config.accepts() {

@@ -320,6 +320,33 @@ fn the_same_holds_within_one_node() {
     assert_eq!(cluster.nodes[1].core.stats().peers_asked, 0, "nobody is asked over the network");
 }
 
+/// A process connected its VQPs over and over, faster than they were looked at, and each connect stood in the queue
+/// before others' VQPs: these were not looked after for as long as it liked.
+#[test]
+fn who_connects_over_and_over_keeps_nobody_from_being_looked_after() {
+    // More than are looked at at once.
+    const MANY: usize = 1_100;
+    let tick = TELL_NS / 16;
+    let mut cluster = Cluster::new(3, &keep_alive());
+    let first = cluster.vqp(1);
+    cluster.connect(1, first, 2, 0);
+    let many: Vec<VqpId> = (0..MANY).map(|_| cluster.vqp(1)).collect();
+    for _ in 0..16 {
+        for vqp in many.iter().cycle().take(3 * MANY) {
+            assert!(cluster.start_connect(1, *vqp, 2, 0).is_some());
+        }
+        cluster.drive(tick);
+    }
+    let node = &mut cluster.nodes[1];
+    node.client = node.core.client_open(ClientLimits::default()).unwrap();
+    let other = cluster.vqp(1);
+    cluster.connect(1, other, 2, 0);
+    drive_without(&mut cluster, 2, TELL_NS + 4 * tick);
+    let cause = silent(&cluster, 2);
+    assert!(failures(&mut cluster, 1).contains(&(other, cause)));
+    assert_eq!(cluster.nodes[1].core.stats().vqps_forsaken, MANY as u64 + 2);
+}
+
 /// A node that has never replied to them does not even know who sent the messages.
 #[test]
 fn vqps_that_messages_made_go_with_the_node_that_sent_them() {
