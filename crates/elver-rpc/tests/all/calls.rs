@@ -127,12 +127,18 @@ fn calls_are_answered_or_fail_with_a_status() {
         let upload = client.upload(ADD, &(1, 2), WAIT).unwrap();
         assert_eq!(upload.finish().unwrap_err().code(), Code::InvalidArgument);
         assert_eq!(client.call(PUT, &1, WAIT).unwrap_err().code(), Code::InvalidArgument);
+        // One that comes back where none is taken, more than its window. It ended all other calls.
+        let other = client.start(ADD, &(5, 6), WAIT).unwrap();
+        let error = client.call(GET, &(3, 1 << 20), WAIT).unwrap_err();
+        assert_eq!((error.code(), error.executed), (Code::InvalidArgument, Executed::Maybe));
+        assert!(error.to_string().contains("as a download"), "{error}");
+        assert_eq!(other.wait().unwrap(), 11);
         assert_eq!(client.call(ADD, &(1, 1), WAIT).unwrap(), 2, "the connection is well");
         let counters = client.counters();
-        assert_eq!((counters.succeeded, counters.faults), (3, 0));
+        assert_eq!((counters.succeeded, counters.faults), (4, 0));
         drop(client);
         let counters = serving.stop();
-        assert_eq!((counters.calls.requests, counters.calls.faults), (8, 0));
+        assert_eq!((counters.calls.requests, counters.calls.faults), (10, 0));
     });
 }
 
