@@ -12,6 +12,8 @@ pub struct Stubborn {
     pub no_modify_of: Vec<Qp>,
     /// It refuses to make queue pairs.
     pub no_create: bool,
+    /// It says of regions that are deregistered so often that they are in use.
+    pub in_use: u32,
     /// Which queue pairs were told to take short turns, or no longer to.
     pub short_turns: Vec<(Qp, bool)>,
     /// Parts of memory that were registered, and with which rights.
@@ -27,6 +29,7 @@ impl Stubborn {
             no_modify: false,
             no_modify_of: Vec::new(),
             no_create: false,
+            in_use: 0,
             short_turns: Vec::new(),
             parts: Vec::new(),
             posts: Vec::new(),
@@ -72,6 +75,14 @@ impl Device for Stubborn {
             return Err(VerbsError::Unsupported { what: "changes of queue pairs, for now" });
         }
         self.inner.modify_qp(qp, attr, mask)
+    }
+
+    fn dereg_mr(&mut self, mr: Mr) -> Made<()> {
+        if self.in_use > 0 {
+            self.in_use -= 1;
+            return Err(VerbsError::InUse { kind: ObjectKind::Mr, handle: mr.0, users: 1 });
+        }
+        self.inner.dereg_mr(mr)
     }
 
     fn reg_mr_part(
@@ -120,7 +131,6 @@ impl Device for Stubborn {
         &mut dealloc_pd(pd: Pd) -> Made<()>;
         &mut reg_mr(pd: Pd, memory: Self::Memory, iova: Option<u64>, access: AccessFlags)
             -> Made<MrInfo>;
-        &mut dereg_mr(mr: Mr) -> Made<()>;
         &mut write_region(mr: Mr, offset: u64, bytes: &[u8], cq: Cq, wr_id: u64) -> Made<bool>;
         &mut alloc_mw(pd: Pd) -> Made<MwInfo>;
         &mut dealloc_mw(mw: Mw) -> Made<()>;
