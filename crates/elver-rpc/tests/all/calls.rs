@@ -142,6 +142,32 @@ fn calls_are_answered_or_fail_with_a_status() {
     });
 }
 
+/// A stream came whole, and its bytes were withheld for the response behind it, which was decoded before each was read.
+#[test]
+fn a_response_that_cannot_be_read_takes_nothing_from_its_stream() {
+    both_ways_at(46, false, |node| {
+        let serving = serve(node, ServerOptions::default(), methods);
+        let session = session_at(node);
+        let client = serving.client(&session).unwrap();
+        let narrow: Method<(u64, u64), u32> = Method::new(GET.id(), "test.Get");
+        let mut download = client.download(narrow, &(3, 10_000), WAIT).unwrap();
+        let began = Instant::now();
+        while client.counters().succeeded == 0 {
+            client.flush();
+            assert!(began.elapsed() < WAIT.unwrap(), "the response comes");
+        }
+        let (mut bytes, mut part) = (Vec::new(), [0; 1_000]);
+        loop {
+            match download.read(&mut part).unwrap() {
+                0 => break,
+                len => bytes.extend_from_slice(&part[..len]),
+            }
+        }
+        assert_eq!(bytes, content(3, 10_000));
+        assert_eq!(download.finish().unwrap_err().code(), Code::Internal);
+    });
+}
+
 #[test]
 fn calls_are_pipelined_and_answered_in_any_order() {
     both_ways_at(2, true, |node| {
