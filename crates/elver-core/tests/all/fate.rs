@@ -3,11 +3,14 @@
 //! something was done which was not.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
 use elver_core::*;
 use elver_sim::SimMemory;
 use elver_verbs::*;
+use elver_wire::UDP_PORT;
 
+use crate::common::attacker::Attacker;
 use crate::common::virtual_time::Nodes;
 
 const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
@@ -522,6 +525,36 @@ fn what_stands_behind_a_refused_wr_is_not_done() {
             pair.check();
         }
     }
+}
+
+/// A member asked over and over how far an end got that waited for a copy, each time as if anew: its questions took the
+/// places of all others', who were then told that nobody knows.
+#[test]
+fn who_asks_over_and_over_how_far_an_end_got_has_one_place() {
+    let mut pair = Pair::new();
+    pair.vqp(1, 2);
+    pair.nodes.pause(1_000_000);
+    let [own, there] = [1, 2].map(|n| pair.nodes.nodes[n].core.record());
+    let device = pair.nodes.nodes[2].core.device();
+    device.copies = true;
+    let [qp] = device.qps_of(QpType::Rc)[..] else { panic!("there is one RC QP") };
+    let qpn = device.inner.qp_num(qp).unwrap();
+    let peer_qpn = device.inner.query_qp(qp).unwrap().0.dest_qp_num;
+    let request = Request::RcFate { qpn, peer_qpn, psn: 1 };
+    let [from, to] = [2, 3].map(|host| IpAddr::from([10, 0, 0, host]));
+    let voice = Attacker::new(&pair.nodes.net, SocketAddr::new(from, UDP_PORT), to);
+    let (control, qkey) = (there.control_qpn, there.control_qkey());
+    for id in 0..300 {
+        voice.control(control, qkey, own.control_qpn, id, ControlBody::Request(request));
+        pair.nodes.pause(10_000);
+    }
+    let held = |pair: &Pair| pair.nodes.nodes[2].core.audit().unwrap();
+    let waits = held(&pair);
+    assert!((1..=3).contains(&waits.rc_qps_changing), "{waits:?}");
+    assert!(waits.requests <= 3, "{waits:?}");
+    pair.nodes.nodes[2].core.device().copies = false;
+    pair.nodes.until(|nodes| nodes.nodes[2].core.audit().unwrap().requests == 0);
+    pair.check();
 }
 
 /// How a VQP parts from the one that it has exchanged messages with.
