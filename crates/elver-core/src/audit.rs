@@ -3,7 +3,7 @@
 //! Nothing of this is on any path of a running node. A count that went wrong shows here at the next
 //! look, and not when a pool that leaked has run dry.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -18,6 +18,7 @@ use crate::datapath::ops::{Op, OpKind, Work};
 use crate::discovery::lookups::turns::Region;
 use crate::discovery::peer::{Peer, PeerLookup, Waiter};
 use crate::ids::OpId;
+use crate::messaging::backlog::cost_of;
 use crate::pool::lane::{LaneKind, LaneState};
 use crate::rc::links::audit::Tally;
 use crate::vqp::phase::Phase;
@@ -164,6 +165,12 @@ impl<D: Device> Core<D> {
             *watched.entry(key).or_insert(0) += 1;
         }
         agree!(watched, self.keep_alive.counts().collect(), "VQPs that count for their nodes");
+        if let Some(newcomers) = self.keep_alive.all_newcomers() {
+            let waits = |id: &VqpId| self.vqps.get(*id).is_some_and(|vqp| vqp.newcomer);
+            let waiting: BTreeSet<VqpId> = newcomers.filter(waits).collect();
+            let known = self.vqps.iter().filter(|(_, vqp)| vqp.newcomer).count();
+            agree!(known, waiting.len(), "VQPs that wait to be looked after");
+        }
         let accepted = self.vqps.iter().filter(|(_, vqp)| vqp.accepted.is_some()).count() as u32;
         agree!(accepted, self.clients.accepts.now(), "accepted VQPs");
         if accepted > self.config.accepts() {
@@ -177,9 +184,9 @@ impl<D: Device> Core<D> {
             agree!(vqp, Some(*key), "accepted VQP {id:#x}");
         }
         let backlogs = self.vqps.iter().filter_map(|(_, vqp)| vqp.backlog.as_ref());
-        let held = |(_, bytes): &(_, Vec<u8>)| bytes.len() as u64;
+        let held = |(_, bytes): &(_, Vec<u8>)| cost_of(bytes.len());
         let held: u64 = backlogs.flat_map(|backlog| backlog.messages.iter().map(held)).sum();
-        agree!(held, self.messaging.held.bytes(), "bytes of messages that wait for receives");
+        agree!(held, self.messaging.held.bytes(), "cost of messages that wait for receives");
         self.messaging.held.audit()?;
         Ok(())
     }

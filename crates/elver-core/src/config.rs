@@ -41,7 +41,7 @@ pub struct Config {
     pub eager_bytes_max: u32,
     /// Most messages that a VQP without posted receives holds. Senders wait from an eighth of that on.
     pub backlog: u32,
-    /// Most bytes of these.
+    /// Most bytes of these, each with [`Config::HELD_MESSAGE_BYTES`].
     pub backlog_bytes: u64,
     /// Local ACK timeout of shared QPs, as a code of 4.096 µs · 2^code.
     pub timeout: u8,
@@ -119,6 +119,10 @@ pub struct ClientLimits {
 }
 
 impl Config {
+    /// What a message that waits for a receive counts for beside its bytes: its entry, in a queue that doubles, and
+    /// what its bytes are allocated with. One of no bytes would else cost nothing.
+    pub const HELD_MESSAGE_BYTES: u64 = 128;
+
     /// Accepted VQPs that the node may hold: what peers can make it hold, by sending messages, and
     /// whoever they claim to be. Never more than three quarters of all VQPs, so that clients always
     /// have some of their own. Each may be of another peer: as long as there are fewer of them than

@@ -43,7 +43,7 @@ impl<D: Device> Core<D> {
         token: u64,
         now: Time,
     ) -> Result<Option<Via>, CoreError> {
-        self.begin_connect(client, vqp)?;
+        self.begin_connect(client, vqp, now)?;
         let limit = u64::from(self.config.max_peers);
         let all_used = CoreError::Limit { what: "peers in use", limit, setting: "max_peers" };
         let peer = self.peer_of(gid).ok_or(all_used)?;
@@ -128,8 +128,8 @@ impl<D: Device> Core<D> {
         Ok(())
     }
 
-    /// Checks that a VQP may be connected now, and takes it off what it was connected to.
-    fn begin_connect(&mut self, client: ClientId, vqp: VqpId) -> Result<(), CoreError> {
+    /// Checks that a VQP may be connected now, and takes it off what it was connected to, which is told.
+    fn begin_connect(&mut self, client: ClientId, vqp: VqpId, now: Time) -> Result<(), CoreError> {
         self.clients.open_client(client)?;
         let entry = self.own_vqp(client, vqp)?;
         // Who connects anew while it connects may have posted WRs meanwhile: they wait for where that leads.
@@ -145,18 +145,28 @@ impl<D: Device> Core<D> {
             return Ok(());
         }
         let used = entry.via.is_some();
+        let known = used && (entry.sq.has_sent_messages() || entry.accepted.is_some());
         self.cancel_connect(vqp);
+        if known {
+            self.part(vqp);
+        }
         self.detach(vqp);
         // Not when it is connected: nothing should stand between an answer and that.
         let nonce = used.then(|| self.rng.next_u32());
         let entry = self.own_vqp(client, vqp)?;
         entry.credit.reset();
+        if known {
+            entry.sq.forget_messages();
+        }
         if entry.sq.len() == 0 {
             // Else it is of a WR that was posted while it connected, and waits.
             entry.fault = None;
         }
         (entry.phase, entry.read_until) = (Phase::Idle, None);
         entry.nonce = nonce.unwrap_or(entry.nonce);
+        if known {
+            self.apply(now);
+        }
         Ok(())
     }
 }

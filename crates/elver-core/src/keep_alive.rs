@@ -101,7 +101,7 @@ pub(crate) struct KeepAlive {
     nodes: BTreeMap<NodeKey, Watch>,
     /// By the time that counts, which [`KeepAlive::tick`] tells.
     due: BTreeSet<(u64, NodeKey)>,
-    /// VQPs that were connected since the last look.
+    /// VQPs that were connected since the last look, each of them once.
     newcomers: VecDeque<VqpId>,
     failing: VecDeque<Failing>,
     /// Nanoseconds that count.
@@ -153,7 +153,7 @@ impl KeepAlive {
         self.wake = next.map_or(Alarm::NEVER, Alarm::from);
     }
 
-    /// A VQP was connected.
+    /// A VQP was connected that does not wait for its turn already.
     #[inline]
     pub(crate) fn connected(&mut self, vqp: VqpId) {
         if self.wake.get().is_some() || self.begins() {
@@ -198,6 +198,11 @@ impl KeepAlive {
     /// How many VQPs were connected and did not have their turn.
     pub(crate) fn newcomers(&self) -> usize {
         self.newcomers.len()
+    }
+
+    /// For [`crate::Core::audit`]: which these are, if anybody is looked at at all.
+    pub(crate) fn all_newcomers(&self) -> Option<impl Iterator<Item = VqpId>> {
+        self.times.map(|_| self.newcomers.iter().copied())
     }
 
     /// The next of them.

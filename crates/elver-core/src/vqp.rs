@@ -183,6 +183,8 @@ pub(crate) struct Vqp {
     pub(crate) peer_tag: u16,
     /// How it is looked after, so that it fails when its peer goes.
     pub(crate) watched: Watched,
+    /// It stands among those that were connected since the last look, and once, however often it was.
+    pub(crate) newcomer: bool,
     /// Messages that wait for receives.
     pub(crate) backlog: Option<Box<Backlog>>,
     /// For an accepted VQP.

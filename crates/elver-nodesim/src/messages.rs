@@ -1,6 +1,6 @@
 //! Messages that are under way: whose they are, and whether they may be refused.
 
-use elver_core::VqpState;
+use elver_core::{Config, VqpState};
 
 use crate::model::{Addressee, Hold, OpIx, Phase, VqpIx};
 use crate::world::World;
@@ -82,7 +82,7 @@ impl World {
         let (mut count, mut bytes) = (0, 0);
         for op in self.model.ops.iter().filter(|op| op.is_message() && !op.delivered) {
             count += 1;
-            bytes += u64::from(op.len);
+            bytes += Config::HELD_MESSAGE_BYTES + u64::from(op.len);
         }
         let config = &self.plan.config;
         count >= config.backlog || bytes >= config.backlog_bytes

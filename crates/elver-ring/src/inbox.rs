@@ -18,7 +18,8 @@ use crate::greeting::{GREETING_BYTES, Greeting, Place, woken};
 const RECEIVES: u32 = 64;
 /// Bytes of each: a greeting of another version may be longer.
 const RECEIVE_BYTES: u32 = 256;
-/// Greetings that wait to be accepted: of one node no more than half of what the others leave.
+/// Greetings that wait to be accepted, and such that wait until the node is asked: of one node, or of one VQP, no more than
+/// half of what the others leave.
 const WAITING_MAX: usize = 1024;
 
 /// The `wr_id` of a refusal, which is no greeting's, no waking's and none of a ring's WRs.
@@ -171,8 +172,15 @@ impl Inbox {
     /// since who asks waits for it.
     fn keep(&self, greeting: (Vqp, Vec<u8>)) {
         self.silent.set(Instant::now().checked_add(self.bound.session().patience()));
+        self.put_aside(greeting);
+    }
+
+    /// A greeting waits until the node is asked, if there is room: of one VQP for no more than half of what the others leave,
+    /// since whose it is is not known. Nobody is told of one beyond that, which would wait for the node as well.
+    fn put_aside(&self, greeting: (Vqp, Vec<u8>)) {
         let mut said = self.said.borrow_mut();
-        if said.len() < WAITING_MAX {
+        let own = said.iter().filter(|(source, _)| source.id() == greeting.0.id()).count();
+        if has_room(said.len(), own) {
             said.push(greeting);
         } else {
             self.crowded.set(self.crowded.get() + 1);
@@ -206,7 +214,7 @@ impl Inbox {
         } else if self.closed.get() && !is_question(bytes) {
             self.refuse(&source, Refusal::Closed);
         } else {
-            self.said.borrow_mut().push((source, bytes.to_vec()));
+            self.put_aside((source, bytes.to_vec()));
         }
     }
 
@@ -250,8 +258,7 @@ impl Inbox {
     /// Whether one more of a node may wait.
     fn has_room(&self, of: Gid) -> bool {
         let waiting = self.waiting.borrow();
-        let own = waiting.iter().filter(|greeted| greeted.peer == of).count();
-        own < (WAITING_MAX - (waiting.len() - own)) / 2
+        has_room(waiting.len(), waiting.iter().filter(|greeted| greeted.peer == of).count())
     }
 
     /// The next that is no waking, of those whose node it may be of. A VQP that has an end greets no second time: two ends
@@ -360,6 +367,11 @@ impl Drop for Bell {
         self.inbox.taken.borrow_mut().remove(&self.vqp);
         self.inbox.offers.borrow_mut().remove(&self.offer);
     }
+}
+
+/// Whether so many wait, of which so many are one's own, that one more of these may.
+fn has_room(waiting: usize, own: usize) -> bool {
+    own < (WAITING_MAX - (waiting - own)) / 2
 }
 
 /// Whether it is asked after an offer.

@@ -30,6 +30,7 @@ mod greeting;
 mod kind;
 mod limits;
 mod outbox;
+mod share;
 
 pub use callee::{Callee, CalleeCounters, Event, Reply};
 pub use caller::{Begun, Caller, CallerCounters, Outcome};
@@ -42,3 +43,4 @@ pub use greeting::{GREETING_BYTES, Greeting};
 pub use kind::{CallId, Kind};
 pub use limits::Limits;
 pub use outbox::{BODY_MIN, Outlet};
+pub use share::Bound;

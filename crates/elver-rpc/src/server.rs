@@ -4,6 +4,7 @@ mod connection;
 mod context;
 mod deferred;
 mod methods;
+mod shares;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -27,6 +28,7 @@ use connection::{Common, Connection, callee};
 use context::{Late, Returns};
 use deferred::Deferred;
 use methods::Methods;
+use shares::Shares;
 
 /// How a server is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,11 @@ pub struct ServerOptions {
     pub deferred: usize,
     /// Of these, most of the clients of one node.
     pub deferred_per_peer: usize,
+    /// Most bytes of messages that are held for all clients together: those that come in pieces, and those that wait to be
+    /// sent. Of one client it is [`Limits::held_bytes`].
+    pub held_bytes: u64,
+    /// Of these, most for the clients of one node.
+    pub held_bytes_per_peer: u64,
     /// How long a client may take for its greeting.
     pub greeting_time: Duration,
     /// Rings of clients, how many clients and bytes of these one node may have, and how long to look before sleeping. Who
@@ -52,7 +59,7 @@ pub struct ServerOptions {
 
 impl Default for ServerOptions {
     /// 1024 clients with 4 MiB of rings each, of one node 256 with 256 MiB together, 4096 calls that are answered later, of one node
-    /// 1024, 5 s for a greeting, no group.
+    /// 1024, 1 GiB of messages that are held, for one node 256 MiB, 5 s for a greeting, no group.
     fn default() -> ServerOptions {
         let listener = ListenerOptions {
             ring_bytes_max: 4 << 20,
@@ -65,6 +72,8 @@ impl Default for ServerOptions {
             clients: 1024,
             deferred: 4096,
             deferred_per_peer: 1024,
+            held_bytes: 1 << 30,
+            held_bytes_per_peer: 256 << 20,
             greeting_time: Duration::from_secs(5),
             listener,
             group: (0, 0),
@@ -87,6 +96,8 @@ pub struct ServerCounters {
     pub ungreeted: u64,
     /// Calls that are answered later, and have not been.
     pub deferred: usize,
+    /// Bytes of messages that are held for clients.
+    pub held_bytes: u64,
     /// Times that an answer of another thread, or somebody else with the session's waker, ended its sleep.
     pub woken: u64,
     /// The calls of all clients, those that are gone as well.
@@ -108,6 +119,7 @@ pub struct Server {
     /// as long as they are here.
     closing: Vec<(Leaving, Instant)>,
     common: Common,
+    shares: Shares,
     answers: mpsc::Receiver<Late>,
     next_client: u64,
     /// Since when nothing has come.
@@ -138,6 +150,7 @@ impl Server {
             connections: Vec::new(),
             closing: Vec::new(),
             common,
+            shares: Shares::new(options.held_bytes, options.held_bytes_per_peer),
             answers,
             next_client: 0,
             idle: None,
@@ -205,6 +218,7 @@ impl Server {
         counters.clients = self.connections.len();
         counters.closing = self.closing.len();
         counters.deferred = self.common.deferred.len();
+        counters.held_bytes = self.shares.held();
         counters.rings = self.listener.counters();
         for connection in &self.connections {
             counters.calls.add(connection.counters());
@@ -270,12 +284,13 @@ impl Server {
     }
 
     fn accept(&mut self, mut link: Link) {
-        let Some(callee) = callee(&link, self.options.limits, self.options.group) else {
+        let Some(mut callee) = callee(&link, self.options.limits, self.options.group) else {
             self.counters.refused += 1;
             link.begin_close();
             self.closing.push((Leaving::Unserved(Box::new(link)), Instant::now()));
             return;
         };
+        callee.share(self.shares.of(link.wire().peer()));
         self.next_client += 1;
         let mut connection = Connection::new(self.next_client, link, callee);
         if self.connections.len() >= self.options.clients {

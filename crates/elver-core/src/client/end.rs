@@ -56,9 +56,7 @@ impl<D: Device> Core<D> {
             return;
         }
         let (client, credit) = (vqp.client, vqp.credit);
-        if let Some((peer, note)) = self.farewell(id) {
-            self.messaging.notes.tell(&mut self.stats, peer, note);
-        }
+        self.part(id);
         self.detach(id);
         self.messaging.credit_probes.forget(id, credit);
         self.vqps.remove(id);
@@ -68,7 +66,16 @@ impl<D: Device> Core<D> {
         self.clients.forget_client(client);
     }
 
-    /// What is told of a VQP that goes: to where it sent messages, that no more come; to who sends to a
+    /// Tells who has exchanged messages with a VQP that it ends for them: it goes, or is taken off its peer to be
+    /// connected anew, by another secret, which nobody knows yet. Nothing of its is in flight.
+    #[inline(never)]
+    pub(crate) fn part(&mut self, id: VqpId) {
+        if let Some((peer, note)) = self.farewell(id) {
+            self.messaging.notes.tell(&mut self.stats, peer, note);
+        }
+    }
+
+    /// What is told of a VQP that parts from its peer: to where it sent messages, that no more come; to who sends to a
     /// port, whose messages it stood for, that nobody takes them any longer.
     fn farewell(&self, id: VqpId) -> Option<(PeerId, Note)> {
         let vqp = self.vqps.get(id)?;

@@ -230,6 +230,7 @@ impl<D: Device> Core<D> {
                 transfers: 0,
                 peer_tag: 0,
                 watched: Watched::Unknown,
+                newcomer: false,
                 backlog: None,
                 accepted: None,
                 local: LocalHit::NONE,

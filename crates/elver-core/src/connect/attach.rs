@@ -74,10 +74,13 @@ impl<D: Device> Core<D> {
         entry.vqps += 1;
         let behind = core::mem::replace(&mut entry.last_vqp, id.into());
         (vqp.peer, vqp.beside) = (Some(peer), [MaybeVqp::default(), behind]);
+        let newcomer = core::mem::replace(&mut vqp.newcomer, true);
         if let Some(vqp) = behind.get().and_then(|behind| self.vqps.get_mut(behind)) {
             vqp.beside[0] = id.into();
         }
-        self.keep_alive.connected(id);
+        if !newcomer {
+            self.keep_alive.connected(id);
+        }
         Ok(())
     }
 

@@ -80,8 +80,9 @@ impl<D: Device> Core<D> {
 
     /// A VQP was connected some time ago: from now on it is looked after, if it still is. Whether that begins.
     fn enroll(&mut self, id: VqpId) -> bool {
-        // It may have gone since, or have been connected twice.
+        // It may have gone since, or be connected no longer.
         let Some(vqp) = self.vqps.get_mut(id) else { return false };
+        vqp.newcomer = false;
         let Some(peer) = vqp.peer else { return false };
         if !vqp.phase.is_connected() || vqp.is_watched() {
             return false;
@@ -90,6 +91,7 @@ impl<D: Device> Core<D> {
             let tag = self.peers.get(peer).and_then(|entry| entry.tag);
             // It has an RC QP that its peer asked for, and nothing is known of that yet.
             let Some(tag) = tag else {
+                vqp.newcomer = true;
                 self.keep_alive.connected(id);
                 return false;
             };

@@ -17,6 +17,8 @@ pub(crate) struct LocalMrs<M> {
     limit: u32,
     /// Regions being deregistered, by when their leases end.
     closing: DueQueue<u32>,
+    /// Those that the device was not done with, by when they are tried again, each of them once.
+    again: DueQueue<u32>,
     /// Long messages that are open to their receivers.
     pub(crate) openings: Openings,
     /// Changes whenever a region goes, so that what VQPs remember of one is checked again.
@@ -56,6 +58,8 @@ pub(crate) struct Closing {
     pub(crate) token: Option<u64>,
     /// When no peer believes any longer that it is there.
     pub(crate) due: Time,
+    /// It is tried again at a time that is known.
+    pub(crate) again: bool,
 }
 
 /// The region that a VQP used last.
@@ -119,6 +123,7 @@ impl<M: Memory> LocalMrs<M> {
             by_lkey: HashMap::default(),
             limit,
             closing: DueQueue::default(),
+            again: DueQueue::default(),
             openings: Openings::new(limit),
             epoch: 1,
         }
@@ -173,19 +178,35 @@ impl<M: Memory> LocalMrs<M> {
         Some(mr)
     }
 
-    /// A region's deregistration is tried then, or again then.
+    /// A region's deregistration is tried when its lease ends.
     pub(crate) fn close_at(&mut self, slot: u32, due: Time) {
         self.closing.push(due, slot);
     }
 
+    /// A region's deregistration is tried again then, if it is not at another time.
+    pub(crate) fn close_again_at(&mut self, slot: u32, due: Time) {
+        let closing = self.get_mut(slot).and_then(|mr| mr.closing.as_mut());
+        if let Some(closing) = closing.filter(|closing| !closing.again) {
+            closing.again = true;
+            self.again.push(due, slot);
+        }
+    }
+
     /// The next region whose deregistration is to be tried.
     pub(crate) fn pop_closing(&mut self, now: Time) -> Option<u32> {
-        self.closing.pop_due(now)
+        if let Some(slot) = self.closing.pop_due(now) {
+            return Some(slot);
+        }
+        let slot = self.again.pop_due(now)?;
+        if let Some(closing) = self.get_mut(slot).and_then(|mr| mr.closing.as_mut()) {
+            closing.again = false;
+        }
+        Some(slot)
     }
 
     /// When [`LocalMrs::pop_closing`] gives one.
     pub(crate) fn next_closing(&self) -> Option<Time> {
-        self.closing.next_due()
+        self.closing.next_due().into_iter().chain(self.again.next_due()).min()
     }
 
     /// What VQPs remember is checked again.

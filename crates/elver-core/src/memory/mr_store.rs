@@ -11,7 +11,8 @@ use rustc_hash::FxBuildHasher;
 #[derive(Debug)]
 pub(crate) struct MrStore {
     regions: HashMap<(PeerId, u32), RemoteMr, FxBuildHasher>,
-    /// Keys in the order in which they were learned, which is that of their leases' ends.
+    /// Keys in the order in which they were learned. Leases are each peer's own, so that one may end ahead of some before it:
+    /// it is not found any longer, and goes when these do.
     order: VecDeque<((PeerId, u32), Time)>,
     limit: usize,
 }
@@ -72,7 +73,7 @@ impl MrStore {
         self.regions.get(&(peer, rkey)).filter(|mr| now < mr.until).copied()
     }
 
-    /// Remembers a region. The ones whose leases end first give way.
+    /// Remembers a region. Those that were learned first give way.
     pub(crate) fn put(&mut self, peer: PeerId, rkey: u32, mr: RemoteMr) {
         let key = (peer, rkey);
         self.regions.insert(key, mr);

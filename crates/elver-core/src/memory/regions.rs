@@ -183,7 +183,7 @@ impl<D: Device> Core<D> {
             return bug!("a region that is gone is closed");
         };
         let due = if mr.open { now.saturating_add_ns(wait) } else { now };
-        mr.closing = Some(Closing { token, due });
+        mr.closing = Some(Closing { token, due, again: false });
         let (open, rkey) = (mr.open, mr.info.rkey);
         let late = due > now;
         self.regions.local.forget_hits();
@@ -223,7 +223,8 @@ impl<D: Device> Core<D> {
         };
         let (owner, handle) = (mr.owner, mr.info.mr);
         if !self.take_from_device(handle) {
-            return self.regions.local.close_at(slot, now.saturating_add_ns(RELEASE_AGAIN_NS));
+            let again = now.saturating_add_ns(RELEASE_AGAIN_NS);
+            return self.regions.local.close_again_at(slot, again);
         }
         self.regions.local.remove(slot);
         if let Some(client) = self.clients.all.get_mut(owner) {

@@ -14,6 +14,13 @@ const FILLING: u64 = 8;
 /// again until it may go on.
 const HALTED_MAX: usize = 1 << 14;
 
+const _: () = assert!(size_of::<(Incoming, Vec<u8>)>() as u64 <= Config::HELD_MESSAGE_BYTES);
+
+/// What a message counts for that waits with so many bytes.
+pub(crate) fn cost_of(bytes: usize) -> u64 {
+    Config::HELD_MESSAGE_BYTES + bytes as u64
+}
+
 /// Senders that wait for a VQP: their nodes and VQPs, and the last cookie of each.
 pub(crate) type Halted = BTreeMap<(PeerId, u32), u64>;
 
@@ -21,6 +28,7 @@ pub(crate) type Halted = BTreeMap<(PeerId, u32), u64>;
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     pub(crate) messages: VecDeque<(Incoming, Vec<u8>)>,
+    /// What they cost.
     pub(crate) bytes: u64,
     /// Who answers for the VQP's client.
     pub(crate) account: u64,

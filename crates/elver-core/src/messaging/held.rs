@@ -10,7 +10,7 @@ use rustc_hash::FxBuildHasher;
 use crate::VqpId;
 use crate::due::DueQueue;
 
-/// How many bytes wait, and which VQPs look at what waits again by the clock: their senders are asked, or
+/// What messages that wait cost in bytes, and which VQPs look at what waits again by the clock: their senders are asked, or
 /// looked up.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
@@ -21,7 +21,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Bytes that wait.
+    /// What those that wait cost.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -33,17 +33,15 @@ impl Held {
         own + bytes <= limit.saturating_sub(self.bytes - own) / 2
     }
 
-    /// A message of so many bytes waits.
+    /// A message that costs so many bytes waits.
     pub(crate) fn add(&mut self, account: u64, bytes: u64) {
-        if bytes > 0 {
-            self.bytes += bytes;
-            *self.of_accounts.entry(account).or_default() += bytes;
-        }
+        self.bytes += bytes;
+        *self.of_accounts.entry(account).or_default() += bytes;
     }
 
-    /// Messages of so many bytes wait no longer.
+    /// Messages that cost so many bytes wait no longer.
     pub(crate) fn remove(&mut self, account: u64, bytes: u64) {
-        // As of what is read later: nothing of it waits here.
+        // None was there to be taken.
         if bytes == 0 {
             return;
         }
@@ -111,7 +109,6 @@ mod tests {
         assert_eq!((held.bytes(), held.has_room(1, 17, 100)), (45, true));
         held.remove(1, 20);
         held.remove(2, 25);
-        held.add(3, 0);
         held.remove(3, 0);
         assert_eq!((held.bytes(), held.of_accounts.len()), (0, 0));
         held.audit().unwrap();

@@ -10,13 +10,13 @@ use crate::VqpId;
 use crate::client::all::Clients;
 use crate::discovery::peer::Peers;
 use crate::ids::PeerId;
-use crate::messaging::backlog::{Backlog, Halted};
+use crate::messaging::backlog::{Backlog, Halted, cost_of};
 use crate::messaging::incoming::{Body, Incoming};
 use crate::messaging::message::{Kind, Refusal};
 use crate::vqp::recv_ring::RecvOutcome;
 use crate::vqp::seq::RecvSeq;
 
-/// All held messages of a node may take so many times what one VQP's may, and those of an account half of what the others'
+/// All held messages of a node may cost so many times what one VQP's may, and those of an account half of what the others'
 /// leave of that.
 const HELD_VQPS: u64 = 16;
 
@@ -49,11 +49,12 @@ impl<D: Device> Core<D> {
         let backlog =
             vqp.backlog.get_or_insert_with(|| Box::new(Backlog { account, ..Backlog::default() }));
         let account = backlog.account;
-        let bytes = backlog.bytes + u64::from(len);
+        let cost = cost_of(len as usize);
+        let bytes = backlog.bytes + cost;
         let held_max = self.config.backlog_bytes.saturating_mul(HELD_VQPS);
         let over = backlog.messages.len() >= self.config.backlog as usize
             || bytes > self.config.backlog_bytes
-            || !self.messaging.held.has_room(account, len.into(), held_max);
+            || !self.messaging.held.has_room(account, cost, held_max);
         let mut copy = alloc::vec![0; if over { 0 } else { len as usize }];
         if over || self.pool.memory.read(offset, &mut copy).is_err() {
             if backlog.messages.is_empty() {
@@ -63,7 +64,7 @@ impl<D: Device> Core<D> {
         }
         backlog.bytes = bytes;
         backlog.messages.push_back((incoming, copy));
-        self.messaging.held.add(account, len.into());
+        self.messaging.held.add(account, cost);
         self.stats.messages_held += 1;
         Ok(())
     }
@@ -74,7 +75,7 @@ impl<D: Device> Core<D> {
         let vqp = vqps.get_mut(id)?;
         let backlog = vqp.backlog.as_mut()?;
         let taken = backlog.messages.remove(at);
-        let bytes = taken.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64);
+        let bytes = taken.as_ref().map_or(0, |(_, bytes)| cost_of(bytes.len()));
         backlog.bytes -= bytes;
         let account = backlog.account;
         let low = backlog.is_low(config);

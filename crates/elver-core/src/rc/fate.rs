@@ -126,8 +126,9 @@ impl<D: Device> Core<D> {
         if matches!(reached, Some(Reached::Unasked | Reached::Asked)) {
             return false;
         }
-        // A device that copies between its own QPs counts no PSNs, and does a WR in one step: what
-        // was flushed there was not begun.
+        // A device that copies between its own QPs counts no PSNs, so that it is not known how far it got. It
+        // copies a WR whole, or in steps behind which the others have their turns: what was flushed was not
+        // begun, or was flushed between two steps, and is copied once more from its beginning.
         let own = |psn: u32| {
             link.is_some_and(|link| {
                 let gid = self.peers.get(link.peer).map(|peer| peer.gid);

@@ -22,7 +22,7 @@ const CAPACITY_MIN: usize = 4;
 pub(crate) struct SendRing {
     entries: Vec<SqEntry>,
     /// Of each entry the SGEs of a message that has one at most: its header's and the user's. Empty
-    /// until a message comes.
+    /// until a message comes, and one over each connection.
     messages: Vec<[Sge; 2]>,
     /// Of each entry `stride` SGEs; empty until a WR comes that has more than one. The first is left
     /// for a message's header.
@@ -39,7 +39,7 @@ pub(crate) struct SendRing {
     pub(crate) done: SendSeq,
     pub(crate) posted: SendSeq,
     pub(crate) tail: SendSeq,
-    /// A message was sent whose header stands nowhere in here.
+    /// A message was sent over this connection whose header stands nowhere in here.
     pub(crate) sent_short: bool,
 }
 
@@ -77,9 +77,17 @@ impl SendRing {
         less!(self.max, self.len())
     }
 
-    /// Whether a message was ever prepared, or may have been.
+    /// Whether a message was prepared since the VQP was connected, or may have been.
     pub(crate) fn has_sent_messages(&self) -> bool {
         self.sent_short || !self.messages.is_empty() || !self.sges.is_empty()
+    }
+
+    /// Whatever was sent was sent over an earlier connection. The ring is empty.
+    pub(crate) fn forget_messages(&mut self) {
+        debug_assert_eq!(self.len(), 0);
+        self.sent_short = false;
+        self.messages.clear();
+        self.sges.clear();
     }
 
     /// WRs that wait to be posted.

@@ -3,11 +3,14 @@
 //! something was done which was not.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
 use elver_core::*;
 use elver_sim::SimMemory;
 use elver_verbs::*;
+use elver_wire::UDP_PORT;
 
+use crate::common::attacker::Attacker;
 use crate::common::virtual_time::Nodes;
 
 const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
@@ -524,10 +527,52 @@ fn what_stands_behind_a_refused_wr_is_not_done() {
     }
 }
 
+/// A member asked over and over how far an end got that waited for a copy, each time as if anew: its questions took the
+/// places of all others', who were then told that nobody knows.
+#[test]
+fn who_asks_over_and_over_how_far_an_end_got_has_one_place() {
+    let mut pair = Pair::new();
+    pair.vqp(1, 2);
+    pair.nodes.pause(1_000_000);
+    let [own, there] = [1, 2].map(|n| pair.nodes.nodes[n].core.record());
+    let device = pair.nodes.nodes[2].core.device();
+    device.copies = true;
+    let [qp] = device.qps_of(QpType::Rc)[..] else { panic!("there is one RC QP") };
+    let qpn = device.inner.qp_num(qp).unwrap();
+    let peer_qpn = device.inner.query_qp(qp).unwrap().0.dest_qp_num;
+    let request = Request::RcFate { qpn, peer_qpn, psn: 1 };
+    let [from, to] = [2, 3].map(|host| IpAddr::from([10, 0, 0, host]));
+    let voice = Attacker::new(&pair.nodes.net, SocketAddr::new(from, UDP_PORT), to);
+    let (control, qkey) = (there.control_qpn, there.control_qkey());
+    for id in 0..300 {
+        voice.control(control, qkey, own.control_qpn, id, ControlBody::Request(request));
+        pair.nodes.pause(10_000);
+    }
+    let held = |pair: &Pair| pair.nodes.nodes[2].core.audit().unwrap();
+    let waits = held(&pair);
+    assert!((1..=3).contains(&waits.rc_qps_changing), "{waits:?}");
+    assert!(waits.requests <= 3, "{waits:?}");
+    pair.nodes.nodes[2].core.device().copies = false;
+    pair.nodes.until(|nodes| nodes.nodes[2].core.audit().unwrap().requests == 0);
+    pair.check();
+}
+
+/// How a VQP parts from the one that it has exchanged messages with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parting {
+    SenderGoes,
+    SenderConnectsElsewhere,
+    /// To the same port, and goes before it has sent anything over that connection.
+    SenderConnectsAnewAndGoes,
+    ReceiverGoes,
+}
+
 /// Who has exchanged messages with a VQP hears of its end, also while it only waits: the receiver, whose
-/// VQP back to the sender stood as connected for ever, and the sender.
+/// VQP back to the sender stood as connected for ever, and the sender. A VQP that is connected anew has
+/// ended for who knew it: that was told to nobody, or by a name that only the new connection had.
 #[test]
 fn the_end_of_a_vqp_is_told_to_who_has_exchanged_messages_with_it() {
+    use Parting::*;
     let failed = |pair: &mut Pair, n: usize| loop {
         match pair.nodes.nodes[n].core.poll_event() {
             Some(Event::Failed { vqp, cause: ConnectError::PeerGone { .. }, .. }) => break vqp,
@@ -535,7 +580,7 @@ fn the_end_of_a_vqp_is_told_to_who_has_exchanged_messages_with_it() {
             None => pair.step(),
         }
     };
-    for sender_ends in [true, false] {
+    for parting in [SenderGoes, SenderConnectsElsewhere, SenderConnectsAnewAndGoes, ReceiverGoes] {
         let mut pair = Pair::new();
         let bound = pair.nodes.vqp(2, VqpInit::default());
         let node = &mut pair.nodes.nodes[2];
@@ -552,20 +597,29 @@ fn the_end_of_a_vqp_is_told_to_who_has_exchanged_messages_with_it() {
         while pair.told(2, bound).is_empty() || pair.told(1, sender).is_empty() {
             pair.step();
         }
-        if sender_ends {
-            pair.nodes.destroy(1, sender);
-            let accepted = failed(&mut pair, 2);
-            assert!(accepted != bound && pair.is_down(2, accepted));
-            let node = &pair.nodes.nodes[2];
-            let info = node.core.vqp_info(node.client, bound).unwrap();
-            assert_ne!(info.state, VqpState::Error, "others may send to it");
-        } else {
-            let now = pair.nodes.net.now();
-            let node = &mut pair.nodes.nodes[2];
-            node.core.client_close(node.client, now);
-            assert_eq!(failed(&mut pair, 1), sender);
-            assert!(pair.is_down(1, sender));
+        match parting {
+            SenderGoes => pair.nodes.destroy(1, sender),
+            SenderConnectsElsewhere => {
+                pair.nodes.connect(1, sender, 0, Policy::Shared).unwrap();
+            }
+            SenderConnectsAnewAndGoes => {
+                pair.nodes.connect(1, sender, 2, Policy::Shared).unwrap();
+                pair.nodes.destroy(1, sender);
+            }
+            ReceiverGoes => {
+                let now = pair.nodes.net.now();
+                let node = &mut pair.nodes.nodes[2];
+                node.core.client_close(node.client, now);
+                assert_eq!(failed(&mut pair, 1), sender);
+                assert!(pair.is_down(1, sender));
+                continue;
+            }
         }
+        let accepted = failed(&mut pair, 2);
+        assert!(accepted != bound && pair.is_down(2, accepted), "{parting:?}");
+        let node = &pair.nodes.nodes[2];
+        let info = node.core.vqp_info(node.client, bound).unwrap();
+        assert_ne!(info.state, VqpState::Error, "others may send to it");
     }
 }
 

@@ -281,6 +281,28 @@ fn who_has_a_vqp_of_its_own_there_does_not_need_the_port() {
     assert_eq!(failures(&mut cluster, 1), [(vqp, ConnectError::PeerGone { gid })]);
 }
 
+/// That it had sent messages to another before was taken for messages to this one: nobody told it.
+#[test]
+fn who_has_sent_messages_to_another_before_hears_of_a_ports_end_as_well() {
+    let mut cluster = Cluster::new(3, &keep_alive());
+    let (first, second) = (cluster.bound(2, 7), cluster.bound(2, 8));
+    let vqp = waiting(&mut cluster, 7);
+    let (own, inbox) = (cluster.region(1, 64, ALL), cluster.region(2, 64, ALL));
+    cluster.recv(2, first, 1, &[inbox.sge(0, 64)]);
+    cluster.post(1, vqp, &[wr(2, SendOp::Send, &[own.sge(0, 8)])]);
+    assert_eq!(cluster.take_one(2).wc.wr_id, 1);
+    assert_eq!(cluster.take_one(1).wc.wr_id, 2);
+    cluster.connect(1, vqp, 2, 8);
+    cluster.drive(TELL_NS);
+    assert_eq!(failures(&mut cluster, 1), []);
+    let now = cluster.now();
+    let there = &mut cluster.nodes[2];
+    there.core.vqp_destroy(there.client, second, now).unwrap();
+    cluster.drive(TELL_NS);
+    let gid = cluster.nodes[2].core.gid();
+    assert_eq!(failures(&mut cluster, 1), [(vqp, ConnectError::PeerGone { gid })]);
+}
+
 #[test]
 fn the_same_holds_within_one_node() {
     let mut cluster = Cluster::new(2, &keep_alive());
@@ -296,6 +318,33 @@ fn the_same_holds_within_one_node() {
     let gid = cluster.nodes[1].core.gid();
     assert_eq!(failures(&mut cluster, 1), [(vqp, ConnectError::PeerGone { gid })]);
     assert_eq!(cluster.nodes[1].core.stats().peers_asked, 0, "nobody is asked over the network");
+}
+
+/// A process connected its VQPs over and over, faster than they were looked at, and each connect stood in the queue
+/// before others' VQPs: these were not looked after for as long as it liked.
+#[test]
+fn who_connects_over_and_over_keeps_nobody_from_being_looked_after() {
+    // More than are looked at at once.
+    const MANY: usize = 1_100;
+    let tick = TELL_NS / 16;
+    let mut cluster = Cluster::new(3, &keep_alive());
+    let first = cluster.vqp(1);
+    cluster.connect(1, first, 2, 0);
+    let many: Vec<VqpId> = (0..MANY).map(|_| cluster.vqp(1)).collect();
+    for _ in 0..16 {
+        for vqp in many.iter().cycle().take(3 * MANY) {
+            assert!(cluster.start_connect(1, *vqp, 2, 0).is_some());
+        }
+        cluster.drive(tick);
+    }
+    let node = &mut cluster.nodes[1];
+    node.client = node.core.client_open(ClientLimits::default()).unwrap();
+    let other = cluster.vqp(1);
+    cluster.connect(1, other, 2, 0);
+    drive_without(&mut cluster, 2, TELL_NS + 4 * tick);
+    let cause = silent(&cluster, 2);
+    assert!(failures(&mut cluster, 1).contains(&(other, cause)));
+    assert_eq!(cluster.nodes[1].core.stats().vqps_forsaken, MANY as u64 + 2);
 }
 
 /// A node that has never replied to them does not even know who sent the messages.

@@ -5,6 +5,7 @@ mod backpressure;
 mod churn;
 mod common;
 mod crowds;
+mod deregistrations;
 mod distances;
 mod fate;
 mod forged;

@@ -158,7 +158,7 @@ pub struct MessagesConfig {
     pub eager_bytes_max: u32,
     /// Messages held for a VQP.
     pub backlog: u32,
-    /// Bytes of these.
+    /// Bytes of these, each with 128 for what it costs besides.
     pub backlog_bytes: u64,
 }
 

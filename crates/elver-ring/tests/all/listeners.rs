@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use crate::common::{TestNode, WAIT, at_one_that_stands, config, session_at};
 use elver::tokio::AsyncSession;
-use elver::{Layout, Policy, Session, SessionOptions};
+use elver::{
+    Layout, Payload, Policy, SendFlags, SendOp, SendWr, Session, SessionOptions, VqpOptions,
+};
 use elver_ring::{Carrier, Connecting, Ends, Error, Listener, ListenerOptions, Options, Pause};
 use elver_testkit::{PATIENCE, wait_for};
 
@@ -178,6 +180,38 @@ fn what_came_to_a_node_that_stands_still_is_answered_when_it_goes_on() {
         wait_for_offers(&mut again);
         let more: Vec<Ends> = (0..OFFERS).map(|_| listener.accept(WAIT).unwrap()).collect();
         drop((ends, more));
+    });
+}
+
+/// As long as a node that hung is not asked again, all was kept that somebody said meanwhile.
+#[test]
+fn who_says_much_while_a_node_is_not_asked_is_kept_up_to_his_share() {
+    const SHARE: usize = 512;
+    let options = [shortly_patient(); 2];
+    at_one_that_stands(config(115, 1), options, |[session, others], stands| {
+        let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
+        let mut offered = [offer(&others, &listener)];
+        wait_for_offers(&mut offered);
+        let options = VqpOptions { max_send_wr: 1_024, ..VqpOptions::default() };
+        let voice = others.create_vqp(options).unwrap();
+        voice.qconnect(session.gid(), listener.port()).unwrap();
+        // Behind what the node has told of it.
+        session.create_vqp(VqpOptions::default()).unwrap();
+        let still = stands.still();
+        assert!(listener.try_accept().unwrap().is_none());
+        drop(still);
+        let before = listener.counters();
+        let (op, payload) = (SendOp::Send, Payload::Inline(b"much"));
+        let wr = SendWr { wr_id: 1, op, flags: SendFlags::empty(), payload, dest: None };
+        voice.post_send(&[wr; SHARE + 100]).unwrap();
+        let after = wait_for("what is too much", || {
+            assert!(listener.try_accept().unwrap().is_none());
+            Some(listener.counters()).filter(|after| after.crowded > 0)
+        });
+        assert_eq!(after.asked, before.asked, "it was kept until the node was asked");
+        // Who has offered before is answered.
+        let ends = listener.accept(WAIT).unwrap();
+        assert_eq!(ends.sender.carrier().peer(), Some(session.gid()));
     });
 }
 

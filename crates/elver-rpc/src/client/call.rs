@@ -66,10 +66,7 @@ impl<Response: Message> Call<Response> {
         let connection = self.connection.borrow();
         Some(match connection.caller.outcome(self.id)? {
             Outcome::Answered => decode(connection.caller.message(self.id)).map_err(unreadable),
-            Outcome::Failed(status, executed) => {
-                let error = Error::new(status.clone(), *executed);
-                Err(Error { cause: connection.cause(), ..error })
-            }
+            Outcome::Failed(status, executed) => Err(connection.error(status, *executed)),
         })
     }
 
@@ -81,9 +78,13 @@ impl<Response: Message> Call<Response> {
         self.id
     }
 
-    /// Why it failed, if it has.
+    /// Why it failed, if it has. Whether a response can be read is seen when that is taken.
     pub(super) fn failure(&self) -> Option<Error> {
-        self.answer()?.err()
+        let connection = self.connection.borrow();
+        match connection.caller.outcome(self.id)? {
+            Outcome::Answered => None,
+            Outcome::Failed(status, executed) => Some(connection.error(status, *executed)),
+        }
     }
 }
 

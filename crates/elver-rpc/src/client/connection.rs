@@ -74,6 +74,11 @@ impl Connection {
         self.cause.clone()
     }
 
+    /// Why a call has failed.
+    pub(super) fn error(&self, status: &Status, executed: Executed) -> Error {
+        Error { cause: self.cause(), ..Error::new(status.clone(), executed) }
+    }
+
     pub(super) fn begin(
         &mut self,
         now_us: u64,

@@ -10,6 +10,7 @@ use super::greeting::{Greeting, versions_differ};
 use super::kind::{CallId, Kind};
 use super::limits::Limits;
 use super::outbox::{Outbox, Outlet, Step};
+use super::share::{Bound, Held};
 
 /// Capacity that a slot's buffer may keep.
 const KEPT_BYTES: usize = 64 << 10;
@@ -25,7 +26,7 @@ pub struct Callee {
     over: bool,
     slots: Vec<Slot>,
     outbox: Outbox,
-    held_bytes: u64,
+    held: Held,
     under_way: usize,
     /// No deadline passes before.
     next_deadline: u64,
@@ -99,7 +100,7 @@ struct Slot {
     total: u32,
     /// The request's message, if it came in pieces.
     message: Vec<u8>,
-    /// What `held_bytes` has of it.
+    /// What `held` has of it.
     reserved: u64,
     upload: Option<Upload>,
     /// Bytes of a stream back that went, and that may go.
@@ -165,11 +166,16 @@ impl Callee {
             over: false,
             slots: Vec::new(),
             outbox: Outbox::new(chunk),
-            held_bytes: 0,
+            held: Held::new(limits.held_bytes),
             under_way: 0,
             next_deadline: NO_DEADLINE,
             counters: CalleeCounters::default(),
         }
+    }
+
+    /// Holds what it holds within bounds that others have as well.
+    pub fn share(&mut self, common: Vec<Bound>) {
+        self.held.share(common);
     }
 
     /// What it did.
@@ -333,14 +339,11 @@ impl Callee {
             self.hand_on(call);
             return Ok(Some(Taken::Call(call, true)));
         }
-        let held_max = self.limits.held_bytes;
-        if self.held_bytes + total > held_max {
+        if let Err(full) = self.held.take(total) {
             self.counters.exhausted += 1;
-            let why = format!("messages of {held_max} bytes are held for this client, and no more");
-            self.answer_unheard(call, &Status::new(Code::ResourceExhausted, why));
+            self.answer_unheard(call, &Status::new(Code::ResourceExhausted, full.to_string()));
             return Ok(None);
         }
-        self.held_bytes += total;
         let slot = &mut self.slots[call.slot as usize];
         slot.reserved = total;
         slot.message.extend_from_slice(body);
@@ -447,7 +450,7 @@ impl Callee {
     fn done(&mut self, call: CallId) {
         let slot = &mut self.slots[call.slot as usize];
         slot.state = State::Answering;
-        self.held_bytes -= std::mem::take(&mut slot.reserved);
+        self.held.give_back(std::mem::take(&mut slot.reserved));
         slot.message.clear();
         slot.message.shrink_to(KEPT_BYTES);
     }
@@ -479,18 +482,21 @@ impl Callee {
         let max = self.client.as_ref().map_or(0, |client| client.message_max);
         let chunk = self.outbox.chunk();
         let held = if len > chunk { len as u64 } else { 0 };
-        if len > max as usize || self.held_bytes + held > self.limits.held_bytes {
+        let why = if len > max as usize {
+            Some(format!("an answer of {len} bytes is longer than the {max} that the client takes"))
+        } else {
+            let full = self.held.take(held).err();
+            full.map(|full| format!("an answer of {len} bytes cannot be held: {full}"))
+        };
+        if let Some(why) = why {
             self.counters.exhausted += 1;
-            let why = format!(
-                "an answer of {len} bytes is longer than the client takes ({max}), or than may be held now: send it as a stream"
-            );
-            let status = Status::new(Code::ResourceExhausted, why);
+            let status =
+                Status::new(Code::ResourceExhausted, format!("{why}: send it as a stream"));
             self.fail(call, &status, Executed::Maybe);
             return Ok(true);
         }
         self.counters.succeeded += 1;
         self.done(call);
-        self.held_bytes += held;
         self.slots[call.slot as usize].reserved = held;
         let header = Header { total: len as u32, ..Header::new(Kind::Response, call) };
         if self.outbox.send(header, now_us, encode, outlet)? {
@@ -513,7 +519,7 @@ impl Callee {
     fn free(&mut self, slot: u32) {
         let slot = &mut self.slots[slot as usize];
         slot.state = State::Free;
-        self.held_bytes -= std::mem::take(&mut slot.reserved);
+        self.held.give_back(std::mem::take(&mut slot.reserved));
         self.under_way -= 1;
     }
 

@@ -86,9 +86,10 @@ struct Upload {
     ended: bool,
 }
 
-/// A stream from the server.
+/// A stream from the server, which a method may have that was not called for one.
 #[derive(Debug)]
 struct Download {
+    wanted: bool,
     bytes: Vec<u8>,
     read: usize,
     came: u64,
@@ -187,7 +188,8 @@ impl Caller {
         at.deadline = call.deadline_us.unwrap_or(NO_DEADLINE);
         at.upload =
             call.uploads.then_some(Upload { sent: 0, allowed: window.into(), ended: false });
-        at.download = call.downloads.then(|| Download {
+        at.download = Some(Download {
+            wanted: call.downloads,
             bytes: Vec::new(),
             read: 0,
             came: 0,
@@ -381,7 +383,11 @@ impl Caller {
             return Err(Fault::Credit { bytes, allowed });
         }
         download.ended = header.flags & FLAG_END != 0;
-        if is_held {
+        if !download.wanted {
+            // The server does what it was asked, and knows no better: more of this comes until it has heard.
+            let why = "the method gives a stream back: call it as a download";
+            self.give_up(header.call, Status::new(Code::InvalidArgument, why));
+        } else if is_held {
             download.bytes.extend_from_slice(body);
         }
         Ok(())
@@ -582,7 +588,7 @@ impl Caller {
         let window = u64::from(self.limits.window);
         let slot = &mut self.slots[call.slot as usize];
         let is_over = slot.outcome.is_some() || slot.total.is_some();
-        let download = slot.download.as_mut()?;
+        let download = slot.download.as_mut().filter(|download| download.wanted)?;
         let unread = &download.bytes[download.read..];
         if unread.is_empty() && (download.ended || is_over) {
             return None;

@@ -127,12 +127,44 @@ fn calls_are_answered_or_fail_with_a_status() {
         let upload = client.upload(ADD, &(1, 2), WAIT).unwrap();
         assert_eq!(upload.finish().unwrap_err().code(), Code::InvalidArgument);
         assert_eq!(client.call(PUT, &1, WAIT).unwrap_err().code(), Code::InvalidArgument);
+        // One that comes back where none is taken, more than its window. It ended all other calls.
+        let other = client.start(ADD, &(5, 6), WAIT).unwrap();
+        let error = client.call(GET, &(3, 1 << 20), WAIT).unwrap_err();
+        assert_eq!((error.code(), error.executed), (Code::InvalidArgument, Executed::Maybe));
+        assert!(error.to_string().contains("as a download"), "{error}");
+        assert_eq!(other.wait().unwrap(), 11);
         assert_eq!(client.call(ADD, &(1, 1), WAIT).unwrap(), 2, "the connection is well");
         let counters = client.counters();
-        assert_eq!((counters.succeeded, counters.faults), (3, 0));
+        assert_eq!((counters.succeeded, counters.faults), (4, 0));
         drop(client);
         let counters = serving.stop();
-        assert_eq!((counters.calls.requests, counters.calls.faults), (8, 0));
+        assert_eq!((counters.calls.requests, counters.calls.faults), (10, 0));
+    });
+}
+
+/// A stream came whole, and its bytes were withheld for the response behind it, which was decoded before each was read.
+#[test]
+fn a_response_that_cannot_be_read_takes_nothing_from_its_stream() {
+    both_ways_at(46, false, |node| {
+        let serving = serve(node, ServerOptions::default(), methods);
+        let session = session_at(node);
+        let client = serving.client(&session).unwrap();
+        let narrow: Method<(u64, u64), u32> = Method::new(GET.id(), "test.Get");
+        let mut download = client.download(narrow, &(3, 10_000), WAIT).unwrap();
+        let began = Instant::now();
+        while client.counters().succeeded == 0 {
+            client.flush();
+            assert!(began.elapsed() < WAIT.unwrap(), "the response comes");
+        }
+        let (mut bytes, mut part) = (Vec::new(), [0; 1_000]);
+        loop {
+            match download.read(&mut part).unwrap() {
+                0 => break,
+                len => bytes.extend_from_slice(&part[..len]),
+            }
+        }
+        assert_eq!(bytes, content(3, 10_000));
+        assert_eq!(download.finish().unwrap_err().code(), Code::Internal);
     });
 }
 

@@ -250,7 +250,7 @@ fn a_server_that_answers_nonsense_is_unavailable() {
         vec![response(CallId { slot: 0, turn: 2 }, 8)],
         vec![response(call, 4), response(call, 4)],
         vec![frame(Kind::Piece, call, |_| {}, &[1])],
-        vec![frame(Kind::Stream, call, |_| {}, &[1])],
+        vec![response(call, 4), frame(Kind::Stream, call, |_| {}, &[1])],
         vec![welcome()],
         vec![request(call, 1, 16)],
         vec![frame(Kind::Credit, call, |header| header.value = 1, &[])],

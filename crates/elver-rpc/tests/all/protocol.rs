@@ -534,9 +534,10 @@ fn what_cannot_be_is_named() {
             vec![frame(Kind::Piece, whole, |_| {}, 1)],
             Fault::NoCall { kind: Kind::Piece, call: whole },
         ),
+        // A stream that was not called for is passed over, as far as one may come.
         (
-            vec![frame(Kind::Stream, whole, |_| {}, 1)],
-            Fault::NoCall { kind: Kind::Stream, call: whole },
+            vec![frame(Kind::Stream, whole, |_| {}, 100), frame(Kind::Stream, whole, |_| {}, 51)],
+            Fault::Credit { bytes: 151, allowed: 150 },
         ),
         (
             vec![frame(Kind::Credit, whole, |header| header.value = 1, 0)],

@@ -8,6 +8,8 @@ use elver_rpc::{ClientOptions, Code, Executed, Method, Responder, ServerOptions}
 
 const ADD: Method<(u64, u64), u64> = Method::new(1, "test.Add");
 const LATER: Method<u64, u64> = Method::new(2, "test.Later");
+const ECHO: Method<Vec<u8>, Vec<u8>> = Method::new(3, "test.Echo");
+const ECHO_LATER: Method<Vec<u8>, Vec<u8>> = Method::new(4, "test.EchoLater");
 
 /// Who cancels what is worked on, and asks again, takes no more than he may have: it is worked on all the same.
 #[test]
@@ -48,6 +50,50 @@ fn cancelled_calls_count_as_long_as_they_are_worked_on() {
     handed.recv_timeout(WAIT.unwrap()).unwrap().respond(Ok(10));
     assert_eq!(call.wait().unwrap(), 10);
     assert_eq!(serving.stop().deferred, 0);
+}
+
+/// What a server holds for the clients of one node is bounded, however many they are: each had a bound of its own.
+#[test]
+fn what_is_held_for_one_nodes_clients_leaves_room_for_anothers() {
+    const LEN: usize = 200_000;
+    let (near, far) = cluster(68);
+    // A response as long as a request is held, before the request's place is free.
+    let options = ServerOptions { held_bytes_per_peer: 500_000, ..ServerOptions::default() };
+    let (hand, handed) = mpsc::channel::<Responder<Vec<u8>>>();
+    let serving = serve(&near, options, move |server| {
+        server.on_deferred(ECHO_LATER, move |_, responder| hand.send(responder).unwrap());
+        server.on(ECHO, |bytes: Vec<u8>, _| Ok(bytes));
+    });
+    let (here, there) = (session_at(&near), session_at(&far));
+    let bytes = vec![7; LEN];
+    let clients = [(); 2].map(|()| serving.client(&here).unwrap());
+    let holding = clients.each_ref().map(|client| {
+        let call = client.start(ECHO_LATER, &bytes, WAIT).unwrap();
+        let began = Instant::now();
+        loop {
+            client.flush();
+            if let Ok(responder) = handed.try_recv() {
+                break (call, responder);
+            }
+            assert!(began.elapsed() < WAIT.unwrap(), "a request as long as may be held is taken");
+        }
+    });
+    // By whichever client.
+    for client in &clients {
+        let error = client.call(ECHO, &bytes, WAIT).unwrap_err();
+        assert_eq!((error.code(), error.executed), (Code::ResourceExhausted, Executed::No));
+        assert!(error.to_string().contains("of this client's node"), "{error}");
+    }
+    let other = serving.client(&there).unwrap();
+    assert_eq!(other.call(ECHO, &bytes, WAIT).unwrap(), bytes);
+    for (call, responder) in holding {
+        responder.respond(Ok(vec![8]));
+        assert_eq!(call.wait().unwrap(), [8]);
+    }
+    assert_eq!(clients[0].call(ECHO, &bytes, WAIT).unwrap(), bytes);
+    drop(clients);
+    drop(other);
+    assert_eq!(serving.stop().held_bytes, 0);
 }
 
 /// One node's clients leave room for those of others.

@@ -15,11 +15,25 @@ use crate::rc::links::ended::{Stopped, Unsettled};
 const SETTLE_NS: u64 = 100_000;
 
 impl<M: Memory> Links<M> {
-    /// What an end executed last is not known before a copy of its has ended.
+    /// What an end executed last is not known before a copy of its has ended: once for our question and once for the
+    /// peer's, whose last one counts, however often it asks. Whether there is room for that.
     #[cold]
-    fn settle_later(&mut self, unsettled: Unsettled, now: Time) {
-        self.unsettled.push(unsettled);
+    fn settle_later(&mut self, unsettled: Unsettled, now: Time) -> bool {
+        let is_same = |one: &&mut Unsettled| {
+            one.qp == unsettled.qp && one.ticket().is_some() == unsettled.ticket().is_some()
+        };
+        if let Some(same) = self.unsettled.iter_mut().find(is_same) {
+            let before = core::mem::replace(same, unsettled);
+            if let Some(ticket) = before.ticket() {
+                self.control.answer(ticket, Answer::Fate(None), now);
+            }
+        } else if self.unsettled.len() < ENDED_MAX {
+            self.unsettled.push(unsettled);
+        } else {
+            return false;
+        }
         self.sweep_at(now.saturating_add_ns(SETTLE_NS));
+        true
     }
 }
 
@@ -45,12 +59,12 @@ impl<D: Device> Core<D> {
         let Some(PeerEnd { qpn, .. }) = link.peer_end else {
             return bug!("a link has failed that is not connected");
         };
-        let stopped = match self.stop_end(qp) {
-            Stopped::Waiting if self.links.unsettled.len() < ENDED_MAX => {
-                return self.links.settle_later(Unsettled { id, qp, asked: None }, now);
-            }
-            stopped => stopped.psn(),
-        };
+        let stopped = self.stop_end(qp);
+        let later = Unsettled { id, qp, asked: None };
+        if matches!(stopped, Stopped::Waiting) && self.links.settle_later(later, now) {
+            return;
+        }
+        let stopped = stopped.psn();
         let request = stopped.map(|psn| Request::RcFate { qpn, peer_qpn, psn });
         self.links.set_reached(id, Reached::Asked);
         self.stats.fates_asked += 1;
@@ -120,13 +134,12 @@ impl<D: Device> Core<D> {
             return self.links.control.answer(ticket, answer, now);
         };
         let (qp, state, lane) = (link.qp, link.state, link.lane);
-        let reached = match self.stop_end(qp) {
-            Stopped::Waiting if self.links.unsettled.len() < ENDED_MAX => {
-                let asked = Some((ticket, (qpn, peer_qpn), psn));
-                return self.links.settle_later(Unsettled { id, qp, asked }, now);
-            }
-            stopped => stopped.psn(),
-        };
+        let stopped = self.stop_end(qp);
+        let later = Unsettled { id, qp, asked: Some((ticket, (qpn, peer_qpn), psn)) };
+        if matches!(stopped, Stopped::Waiting) && self.links.settle_later(later, now) {
+            return;
+        }
+        let reached = stopped.psn();
         if matches!(link_reached(&self.links.rc, id), Reached::Unasked | Reached::Asked) {
             self.links.set_reached(id, Reached::Psn(psn));
         }

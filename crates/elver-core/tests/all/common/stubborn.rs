@@ -12,6 +12,10 @@ pub struct Stubborn {
     pub no_modify_of: Vec<Qp>,
     /// It refuses to make queue pairs.
     pub no_create: bool,
+    /// Its queue pairs that are in error copy what their peers write, as it says.
+    pub copies: bool,
+    /// It says of regions that are deregistered so often that they are in use.
+    pub in_use: u32,
     /// Which queue pairs were told to take short turns, or no longer to.
     pub short_turns: Vec<(Qp, bool)>,
     /// Parts of memory that were registered, and with which rights.
@@ -27,6 +31,8 @@ impl Stubborn {
             no_modify: false,
             no_modify_of: Vec::new(),
             no_create: false,
+            copies: false,
+            in_use: 0,
             short_turns: Vec::new(),
             parts: Vec::new(),
             posts: Vec::new(),
@@ -74,6 +80,20 @@ impl Device for Stubborn {
         self.inner.modify_qp(qp, attr, mask)
     }
 
+    fn query_qp(&self, qp: Qp) -> Made<(QpAttr, QpMade)> {
+        let (attr, made) = self.inner.query_qp(qp)?;
+        let rq_waiting = attr.rq_waiting || self.copies && attr.qp_state == QpState::Err;
+        Ok((QpAttr { rq_waiting, ..attr }, made))
+    }
+
+    fn dereg_mr(&mut self, mr: Mr) -> Made<()> {
+        if self.in_use > 0 {
+            self.in_use -= 1;
+            return Err(VerbsError::InUse { kind: ObjectKind::Mr, handle: mr.0, users: 1 });
+        }
+        self.inner.dereg_mr(mr)
+    }
+
     fn reg_mr_part(
         &mut self,
         pd: Pd,
@@ -109,7 +129,6 @@ impl Device for Stubborn {
         &query_port() -> PortAttr;
         &query_gid(index: u8) -> Made<Gid>;
         &query_srq(srq: Srq) -> Made<SrqAttr>;
-        &query_qp(qp: Qp) -> Made<(QpAttr, QpMade)>;
         &qp_num(qp: Qp) -> Made<u32>;
         &send_head(qp: Qp, stream_id: u16) -> Option<SendHead>;
     }
@@ -120,7 +139,6 @@ impl Device for Stubborn {
         &mut dealloc_pd(pd: Pd) -> Made<()>;
         &mut reg_mr(pd: Pd, memory: Self::Memory, iova: Option<u64>, access: AccessFlags)
             -> Made<MrInfo>;
-        &mut dereg_mr(mr: Mr) -> Made<()>;
         &mut write_region(mr: Mr, offset: u64, bytes: &[u8], cq: Cq, wr_id: u64) -> Made<bool>;
         &mut alloc_mw(pd: Pd) -> Made<MwInfo>;
         &mut dealloc_mw(mw: Mw) -> Made<()>;
