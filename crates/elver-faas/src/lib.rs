@@ -23,7 +23,7 @@
 //! | `schedule` | who runs which request, without IO; `words`: what it is told, and what it says | 4.1 |
 //! | | `placing`: what exists chooses the start; `places`: containers, and INIT processes in them; `answering`: requests that are answered | 4.1, figure 4 |
 //! | | `children`: one for each request; `ending`: what ends, and when | 4.1.3, 4.1.4 |
-//! | `orchestrator` | what the schedule decides, done: `core`: what its tasks share, and its actions; `making` and `ending`: of containers; `tables`: what it has of each container, process and request; `terms`: what the configuration comes to; `stuck`: containers that do not end; `code_checks`: checks of code, in threads | 4.1 |
+//! | `orchestrator` | what the schedule decides, done: `core`: what its tasks share, and its actions; `tables`: what it has of each container, process and request; `terms`: what the configuration comes to; `stuck`: containers that do not end; `code_checks`: checks of code, in threads | 4.1 |
 //! | | `front`, `callers`: the door for callers, and who is connected to it; `api`, `said`: Lambda's Runtime API, and what processes say by it; `http`: how both doors speak | |
 //! | | `control`: orders to a container's `elver-init`, and its reports; `node`: the node's socket, for containers | |
 //! | | `limits`: how many connections there may be; `room`: room for bodies | |
