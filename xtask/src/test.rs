@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 /// Programs that tests start, a header that one reads, and the Debian packages that have them.
-const NEEDED: [(&str, &str); 20] = [
+const NEEDED: [(&str, &str); 21] = [
     ("tshark", "tshark"),
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
@@ -23,6 +23,7 @@ const NEEDED: [(&str, &str); 20] = [
     ("rping", "rdmacm-utils"),
     ("/usr/sbin/ibstat", "infiniband-diags"),
     ("python3", "python3"),
+    ("/usr/lib/python3/dist-packages/pyverbs/__init__.py", "python3-pyverbs"),
     ("crun", "crun"),
     ("runc", "runc"),
     ("podman", "podman"),

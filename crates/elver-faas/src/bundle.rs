@@ -7,9 +7,10 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{major, minor};
 use serde_json::{Value, json};
 
 use crate::protocol::{CODE, PROGRAMS, SOCKETS};
@@ -41,6 +42,8 @@ pub struct Bundle<'a> {
     pub programs: &'a Path,
     /// What has the node's socket, and where that is mounted.
     pub node: Option<(&'a Path, &'static str)>,
+    /// Devices of the host's, which the container has at the same paths.
+    pub devices: &'a [PathBuf],
     /// Functions' names and their code's directories.
     pub code: Vec<(&'a str, &'a Path)>,
     /// The image that an engine takes instead of a root file system.
@@ -65,7 +68,9 @@ impl Bundle<'_> {
             Some(rootfs) => rootfs.to_path_buf(),
             None => self.host_rootfs()?,
         };
-        let spec = serde_json::to_vec_pretty(&self.spec(&rootfs))?;
+        let devices =
+            self.devices.iter().map(|path| device(path)).collect::<io::Result<Vec<_>>>()?;
+        let spec = serde_json::to_vec_pretty(&self.spec(&rootfs, &devices))?;
         let mut options = OpenOptions::new();
         // It names where the functions' code is; the runtime, which reads it, is ours.
         options.write(true).create_new(true).mode(0o600);
@@ -129,6 +134,9 @@ impl Bundle<'_> {
                 arguments.push(format!("--{map}={uid}:{uid}:1"));
             }
         }
+        for path in self.devices {
+            arguments.push(format!("--device={}", path.display()));
+        }
         for (at, mode, size) in TMPFS {
             arguments.push(format!("--tmpfs={at}:nosuid,nodev,mode={mode},size={size}"));
         }
@@ -139,7 +147,7 @@ impl Bundle<'_> {
         arguments
     }
 
-    fn spec(&self, rootfs: &Path) -> Value {
+    fn spec(&self, rootfs: &Path, devices: &[Value]) -> Value {
         let nothing: [&str; 0] = [];
         let limit = |name: &str, most: u64| json!({"type": format!("RLIMIT_{}", name.to_uppercase()), "hard": most, "soft": most});
         let mut spec = json!({
@@ -165,6 +173,7 @@ impl Bundle<'_> {
                     {"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"},
                     {"type": "network"},
                 ],
+                "devices": devices,
                 "seccomp": seccomp::list(),
                 "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
                     "/proc/sched_debug", "/proc/scsi", "/proc/acpi"],
@@ -172,8 +181,15 @@ impl Bundle<'_> {
             },
         });
         if let Some(memory) = self.memory_max {
-            let resources =
+            let mut resources =
                 json!({"memory": {"limit": memory}, "pids": {"limit": self.processes_max}});
+            if !devices.is_empty() {
+                let allowed = devices.iter().map(|device| {
+                    let (major, minor) = (&device["major"], &device["minor"]);
+                    json!({"allow": true, "type": "c", "major": major, "minor": minor, "access": "rw"})
+                });
+                resources["devices"] = allowed.collect();
+            }
             spec["linux"]["resources"] = resources;
         }
         if let Some(root) = self.user_namespace {
@@ -220,4 +236,21 @@ impl Bundle<'_> {
         mounts.extend(self.binds().iter().map(|(from, at)| bind(from, at)));
         mounts
     }
+}
+
+/// A device of the host's as a container has it.
+fn device(path: &Path) -> io::Result<Value> {
+    let refused = |error: io::Error| {
+        io::Error::new(error.kind(), format!("platform.devices: {}: {error}", path.display()))
+    };
+    let found = std::fs::metadata(path).map_err(refused)?;
+    if !found.file_type().is_char_device() {
+        let what = io::Error::new(io::ErrorKind::InvalidInput, "it is no character device");
+        return Err(refused(what));
+    }
+    let number = found.rdev();
+    Ok(json!({
+        "type": "c", "path": path, "major": major(number), "minor": minor(number),
+        "fileMode": found.mode() & 0o777, "uid": found.uid(), "gid": found.gid(),
+    }))
 }

@@ -63,7 +63,22 @@ pub(crate) async fn converse<T, S, F>(
     S: Fn(Request<Incoming>) -> F,
     F: Future<Output = Reply>,
 {
-    let (begun, is_writing) = (Begun::new(heads.time), Cell::new(false));
+    converse_noting(stream, heads, &Cell::new(false), answer, ended).await;
+}
+
+/// The same; `is_writing` tells meanwhile whether the peer has not taken the whole of an answer yet.
+pub(crate) async fn converse_noting<T, S, F>(
+    stream: T,
+    heads: Heads,
+    is_writing: &Cell<bool>,
+    answer: S,
+    ended: impl Future<Output = ()>,
+) where
+    T: AsyncRead + AsyncWrite + Unpin,
+    S: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Reply>,
+{
+    let begun = Begun::new(heads.time);
     let service = service_fn(|request: Request<Incoming>| {
         begun.asked(request.body().size_hint().exact());
         let (reply, begun) = (answer(request), &begun);
@@ -76,7 +91,7 @@ pub(crate) async fn converse<T, S, F>(
         Some(HeadTime::Each(most)) => Some(most),
         _ => None,
     };
-    let stream = Heard { stream: Progress::new(stream, &is_writing), begun: &begun };
+    let stream = Heard { stream: Progress::new(stream, is_writing), begun: &begun };
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())

@@ -2,13 +2,15 @@
 //! with one READ, over a connection that they make themselves or that their INIT process made (Swift,
 //! section 5.3 and figure 7).
 
+mod verbs;
+
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use elver_console::{Failure, table};
+use elver_console::{Failure, say, table};
 use elver_faas::client;
 use elver_faas::schedule::Start;
 use elver_faas::state::StateDirectory;
@@ -22,6 +24,7 @@ use crate::host::{Client, Host};
 use crate::report::contract;
 use crate::report::frame::Frame;
 use crate::report::rows::{Figure, Row, Target};
+use verbs::Device;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,9 +32,13 @@ Examples:
       a function's cold, warm and fork starts, by who made its connection
   sudo elver bench start --runtime runc --json
       the same with another OCI runtime, as JSON
+  cargo xtask lab run faas-start --verbose
+      all schemes on a machine without RDMA, by rxe of User Mode Linux
 
 schemes:
   baseline   the handler has no RDMA
+  libibverbs each process opens a device of the kernel's by pyverbs, and connects a queue pair to itself;
+             left out where there is no such device
   krcore     each process opens a session of its own and connects: a virtual queue pair
   swift      the INIT process connects and prepares sessions while it imports the handler, and each
              child takes one over
@@ -39,7 +46,7 @@ schemes:
              connections = \"leased\"
 Times are from the request's arrival at the orchestrator: until the handler's process takes the request
 (launch), and until its answer (total). The handler's own time from its first line to the completion of
-a READ of 8 bytes from a node of this host is control.";
+a READ of 8 bytes from a node of this host, or from itself by libibverbs, is control.";
 
 /// What the functions are: packages of some size to import, and one READ.
 const HANDLERS: &str = "\
@@ -80,18 +87,21 @@ pub struct StartArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Baseline,
+    Libibverbs,
     Krcore,
     Swift,
     SwiftLeased,
 }
 
-const SCHEMES: [Scheme; 4] = [Scheme::Baseline, Scheme::Krcore, Scheme::Swift, Scheme::SwiftLeased];
+const SCHEMES: [Scheme; 5] =
+    [Scheme::Baseline, Scheme::Libibverbs, Scheme::Krcore, Scheme::Swift, Scheme::SwiftLeased];
 const STARTS: [Start; 3] = [Start::Cold, Start::Warm, Start::Fork];
 
 impl Scheme {
     fn name(self) -> &'static str {
         match self {
             Scheme::Baseline => "baseline",
+            Scheme::Libibverbs => "libibverbs",
             Scheme::Krcore => "krcore",
             Scheme::Swift => "swift",
             Scheme::SwiftLeased => "swift-leased",
@@ -99,13 +109,19 @@ impl Scheme {
     }
 
     fn handler(self) -> &'static str {
-        if self == Scheme::Baseline { "plain" } else { "reads" }
+        match self {
+            Scheme::Baseline => "handlers.plain",
+            Scheme::Libibverbs => "verbs.reads",
+            Scheme::Krcore | Scheme::Swift | Scheme::SwiftLeased => "handlers.reads",
+        }
     }
 
     /// Of what a function of this scheme is configured with.
-    fn lines(self, to: &str) -> String {
+    fn lines(self, to: &str, device: Option<&Device>) -> String {
+        let providers = device.map_or("", |device| &device.providers);
         match self {
             Scheme::Baseline => String::new(),
+            Scheme::Libibverbs => format!("environment = {{ RDMAV_DRIVERS = {providers:?} }}\n"),
             Scheme::Krcore => format!("destinations = [{to:?}]\nsessions = 0\n"),
             Scheme::Swift => format!("destinations = [{to:?}]\n"),
             Scheme::SwiftLeased => {
@@ -129,13 +145,19 @@ pub(crate) fn run(args: &StartArgs, programs: &Programs) -> Result<(), Failure> 
         return Err(Failure::unusable("containers are made as root here; run it with sudo"));
     }
     Orchestrator::check(programs, &args.runtime)?;
+    let device = Device::find(Path::new("/"));
+    let is_measured = |scheme: Scheme| scheme != Scheme::Libibverbs || device.is_ok();
     let mut times: [[Times; STARTS.len()]; SCHEMES.len()] = Default::default();
     let on_host = RunArgs { placement: Some(Stage::Host), ..args.run.clone() };
     let ended = Frame::begin("start", &on_host).run(|_, doing| {
         let host = Host::start(programs, false)?;
         for (scheme, times) in SCHEMES.into_iter().zip(&mut times) {
+            if !is_measured(scheme) {
+                continue;
+            }
             doing(scheme.name());
-            let place = Place::make(scheme, &host.client, &args.runtime)?;
+            let device = device.as_ref().ok().filter(|_| scheme == Scheme::Libibverbs);
+            let place = Place::make(scheme, &host.client, &args.runtime, device)?;
             place.measure(programs.own(), times)?;
         }
         Ok(())
@@ -166,7 +188,7 @@ pub(crate) fn run(args: &StartArgs, programs: &Programs) -> Result<(), Failure> 
         beside(Start::Warm, WARM_RATIO_MAX),
     ];
     let rows = || {
-        let schemes = SCHEMES.into_iter().zip(&times);
+        let schemes = SCHEMES.into_iter().zip(&times).filter(|(scheme, _)| is_measured(*scheme));
         schemes.flat_map(|(scheme, times)| {
             STARTS.into_iter().zip(times).map(move |(start, times)| (start, scheme, times))
         })
@@ -183,7 +205,11 @@ pub(crate) fn run(args: &StartArgs, programs: &Programs) -> Result<(), Failure> 
                     "spread_us": times.total.spread(),
                 })
             });
-            json!({"rows": rows.collect::<Vec<_>>(), "runtime": args.runtime})
+            let mut told = json!({"rows": rows.collect::<Vec<_>>(), "runtime": args.runtime});
+            if let Err(why) = &device {
+                told["left_out"] = json!([{"scheme": Scheme::Libibverbs.name(), "why": why}]);
+            }
+            told
         },
         || {
             let rows = rows().map(|(start, scheme, Times { launch, control, total })| {
@@ -193,6 +219,9 @@ pub(crate) fn run(args: &StartArgs, programs: &Programs) -> Result<(), Failure> 
             });
             let heads = ["start", "scheme", "launch µs [min … max]", "control µs", "total µs"];
             table::print(heads, &rows.collect::<Vec<_>>(), 2);
+            if let Err(why) = &device {
+                say!("{} is left out: {why}", Scheme::Libibverbs.name());
+            }
         },
     );
     Ok(())
@@ -205,28 +234,39 @@ struct Place {
 }
 
 impl Place {
-    fn make(scheme: Scheme, client: &Client, runtime: &str) -> Result<Place> {
+    fn make(
+        scheme: Scheme,
+        client: &Client,
+        runtime: &str,
+        device: Option<&Device>,
+    ) -> Result<Place> {
         let directory = Orchestrator::place()?;
         let code = directory.path().join("code");
         std::fs::create_dir(&code)?;
         std::fs::set_permissions(&code, Permissions::from_mode(0o755))?;
         std::fs::write(code.join("handlers.py"), HANDLERS)?;
+        std::fs::write(code.join("verbs.py"), verbs::HANDLER)?;
         let (to, remote) = (client.to.gid().to_string(), client.to.remote(0));
         let state = directory.path().join("state");
         let socket = client.socket();
+        let devices: Vec<_> = device.iter().map(|device| &device.file).collect();
         let mut text = format!(
             "[platform]\nruntime = [{runtime:?}]\nstate = {state:?}\nnode_socket = {socket:?}\n\
+             devices = {devices:?}\n\
              [owners.bench]\nuid = {UID}\n"
         );
         for function in ["first", "second"] {
             text += &format!(
-                "[functions.{function}]\nowner = \"bench\"\ncode = {code:?}\nhandler = \"handlers.{}\"\n{}",
+                "[functions.{function}]\nowner = \"bench\"\ncode = {code:?}\nhandler = \"{}\"\n{}",
                 scheme.handler(),
-                scheme.lines(&to)
+                scheme.lines(&to, device)
             );
         }
         std::fs::write(directory.path().join("functions.toml"), text)?;
-        let event = json!({"to": to, "address": remote.addr, "rkey": remote.rkey});
+        let event = match device {
+            Some(Device { name, gid_index, .. }) => json!({"device": name, "gid_index": gid_index}),
+            None => json!({"to": to, "address": remote.addr, "rkey": remote.rkey}),
+        };
         Ok(Place { directory, event: event.to_string().into_bytes() })
     }
 

@@ -1,4 +1,5 @@
-//! What is built of other crates as their users build it: the module `elver` of Python, and the library for functions in C.
+//! What is built of other crates as their users build it: the module `elver` of Python, the library for functions in C, and
+//! what libibverbs is linked of.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,6 +18,15 @@ pub fn python_module() -> PathBuf {
 /// If it cannot be built.
 pub fn handler_library() -> PathBuf {
     built("elver-handler-c", "libelver_handler_c.a")
+}
+
+/// What libibverbs for unmodified programs is linked of, by `elver-preload`'s `link.sh`, of the profile of the program that
+/// asks.
+///
+/// # Panics
+/// If it cannot be built.
+pub fn verbs_archive() -> PathBuf {
+    built("elver-preload", "libelver_preload.a")
 }
 
 fn built(package: &str, file: &str) -> PathBuf {

@@ -45,6 +45,7 @@ functions.toml:
   # user_namespace = 61000       # a user of the host who is root in containers' own user namespaces
   # rootfs = \"/srv/rootfs\"       # without it, the host's /usr, read-only
   # node_socket = \"/run/elver/elverd.sock\"
+  # devices = [\"/dev/infiniband/uverbs0\"] are the host's, for functions that use libibverbs by themselves
   # keep_alive_s = 600; containers_max = 16; owner_containers_max = 8; processes_max = 8; init_timeout_s = 10
   # drain_s = 10
   # container_memory_mb = 2048 limits each container, where cgroups can be made";

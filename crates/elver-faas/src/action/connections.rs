@@ -1,5 +1,6 @@
 //! Connections to an action: so many at once, of which one that is idle makes room for a new one. Who says nothing shuts nobody
-//! out.
+//! out. One that makes room still comes to the end of a head that it has begun, and of an answer; there are as many such as others
+//! at most, of which one that has no more than a head to come is cut off.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,7 +13,29 @@ struct State {
     /// Since when it has no request; none while it has one.
     idle_since: Cell<Option<Instant>>,
     has_asked: Cell<bool>,
+    /// Its peer has not taken the whole of its answer yet.
+    is_writing: Cell<bool>,
+    /// Since when it is to make room.
+    leaves_since: Cell<Option<Instant>>,
     leave: Notify,
+    cut: Notify,
+}
+
+impl State {
+    fn new() -> Rc<State> {
+        Rc::new(State {
+            idle_since: Cell::new(Some(Instant::now())),
+            has_asked: Cell::default(),
+            is_writing: Cell::default(),
+            leaves_since: Cell::default(),
+            leave: Notify::new(),
+            cut: Notify::new(),
+        })
+    }
+
+    fn is_at_work(&self) -> bool {
+        self.idle_since.get().is_none() || self.is_writing.get()
+    }
 }
 
 /// Those that there are.
@@ -37,18 +60,29 @@ impl Connections {
     }
 
     /// A new one. Where there are as many as may be, one that has not asked yet is told to leave, or else the one that has been
-    /// idle longest. `None` if all have requests.
+    /// idle longest, and one that still reads its answer only then. `None` if all have requests, or too many are still to leave.
     pub(super) fn connected(self: &Rc<Self>) -> Option<Connection> {
         let mut of = self.of.borrow_mut();
-        if of.len() >= self.most {
-            let idle = of.iter().enumerate().filter_map(|(at, connection)| {
-                Some((connection.has_asked.get(), connection.idle_since.get()?, at))
+        let is_leaving = |state: &Rc<State>| state.leaves_since.get().is_some();
+        let leaving = of.iter().filter(|state| is_leaving(state)).count();
+        if of.len() - leaving >= self.most {
+            let idle = of.iter().filter(|state| !is_leaving(state)).filter_map(|state| {
+                let order =
+                    (state.is_writing.get(), state.has_asked.get(), state.idle_since.get()?);
+                Some((order, state))
             });
-            let (_, _, at) = idle.min()?;
-            of.remove(at).leave.notify_one();
+            let goes = idle.min_by_key(|(order, _)| *order)?.1.clone();
+            if leaving >= self.most {
+                let may_go =
+                    |(_, state): &(usize, &Rc<State>)| is_leaving(state) && !state.is_at_work();
+                let longest = of.iter().enumerate().filter(may_go);
+                let (at, _) = longest.min_by_key(|(_, state)| state.leaves_since.get())?;
+                of.remove(at).cut.notify_one();
+            }
+            goes.leaves_since.set(Some(Instant::now()));
+            goes.leave.notify_one();
         }
-        let (idle_since, leave) = (Cell::new(Some(Instant::now())), Notify::new());
-        let state = Rc::new(State { idle_since, has_asked: Cell::new(false), leave });
+        let state = State::new();
         of.push(state.clone());
         Some(Connection { state, among: self.clone() })
     }
@@ -71,9 +105,19 @@ impl Connection {
         done
     }
 
-    /// Waits until it has to make room.
+    /// To be told whether its peer has not taken the whole of its answer yet.
+    pub(super) fn is_writing(&self) -> &Cell<bool> {
+        &self.state.is_writing
+    }
+
+    /// Waits until it has to make room, when it has come to the end of what it is at.
     pub(super) async fn told_to_leave(&self) {
         self.state.leave.notified().await;
+    }
+
+    /// Waits until it has to make room at once.
+    pub(super) async fn cut(&self) {
+        self.state.cut.notified().await;
     }
 }
 
@@ -89,38 +133,73 @@ impl Drop for Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
     use std::time::Duration;
 
     use super::*;
 
+    async fn comes(event: impl Future<Output = ()>) -> bool {
+        tokio::time::timeout(Duration::from_secs(1), event).await.is_ok()
+    }
+
     async fn is_to_leave(connection: &Connection) -> bool {
-        tokio::time::timeout(Duration::from_secs(1), connection.told_to_leave()).await.is_ok()
+        comes(connection.told_to_leave()).await
+    }
+
+    async fn begin_to_work(connection: &Connection) {
+        assert!(!comes(connection.at_work(pending::<()>())).await);
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_is_idle_makes_room() {
-        let connections = Connections::new(3);
+        let connections = Connections::new(4);
         let new = || connections.connected();
-        let (asked, busy, silent) = (new().unwrap(), new().unwrap(), new().unwrap());
+        let (asked, busy, silent, reads) =
+            (new().unwrap(), new().unwrap(), new().unwrap(), new().unwrap());
+        reads.at_work(async { reads.is_writing().set(true) }).await;
         asked.at_work(async {}).await;
-        let working = busy.at_work(std::future::pending::<()>());
-        assert!(tokio::time::timeout(Duration::from_secs(1), working).await.is_err());
-        // One that has said nothing goes before one that is idle for longer, and one at work never.
+        begin_to_work(&busy).await;
+        // One that has said nothing goes before one that is idle for longer, then one that has read its answer, and one at work never.
         let second = new().unwrap();
         assert!(is_to_leave(&silent).await && !is_to_leave(&asked).await);
-        second.at_work(async {}).await;
+        begin_to_work(&second).await;
         let third = new().unwrap();
-        assert!(is_to_leave(&asked).await && !is_to_leave(&second).await);
-        for at_work in [&second, &third] {
-            let working = at_work.at_work(std::future::pending::<()>());
-            assert!(tokio::time::timeout(Duration::from_secs(1), working).await.is_err());
-        }
+        assert!(is_to_leave(&asked).await && !is_to_leave(&reads).await);
+        begin_to_work(&third).await;
+        let fourth = new().unwrap();
+        assert!(is_to_leave(&reads).await && !is_to_leave(&busy).await);
+        begin_to_work(&fourth).await;
         assert!(new().is_none());
-        assert!(!is_to_leave(&busy).await);
-        drop((busy, silent, asked, second));
-        let gone = connections.all_gone();
-        assert!(tokio::time::timeout(Duration::from_secs(1), gone).await.is_err());
-        drop(third);
+        drop((busy, silent, asked, reads, second, third));
+        assert!(!comes(connections.all_gone()).await);
+        drop(fourth);
+        connections.all_gone().await;
+    }
+
+    /// One that was to leave counted no more, though it had an answer to write.
+    #[tokio::test(start_paused = true)]
+    async fn those_that_still_leave_have_a_bound() {
+        let connections = Connections::new(2);
+        let new = || connections.connected();
+        let (begun, writes) = (new().unwrap(), new().unwrap());
+        writes.at_work(async { writes.is_writing().set(true) }).await;
+        begin_to_work(&begun).await;
+        let first = new().unwrap();
+        assert!(is_to_leave(&writes).await);
+        let second = new().unwrap();
+        assert!(is_to_leave(&first).await);
+        // Of the two that leave one writes.
+        let third = new().unwrap();
+        assert!(is_to_leave(&second).await && comes(first.cut()).await);
+        assert!(!comes(writes.cut()).await);
+        // Both are at work.
+        begin_to_work(&second).await;
+        assert!(new().is_none());
+        assert!(!is_to_leave(&third).await);
+        writes.is_writing().set(false);
+        let fourth = new().unwrap();
+        assert!(is_to_leave(&third).await && comes(writes.cut()).await);
+        drop((begun, writes, first, second, third, fourth));
         connections.all_gone().await;
     }
 }

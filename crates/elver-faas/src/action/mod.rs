@@ -14,7 +14,7 @@
 //! | 502 | the action did not start | the answer is neither object nor array, or too long; the one before had more than a line |
 //! | 503 | the container is being ended; all of 64 connections have requests; another large one took 30 s | the first two |
 //!
-//! A new connection has the place of one that is idle. Of `/init`s of more than 1 MB one comes at a time, for which another one waits
+//! A new connection has the place of one that is idle, which comes to the end of what it is at. Of `/init`s of more than 1 MB one comes at a time, for which another one waits
 //! 30 s at most; and what comes when the action is there, or its turn when it is there, is refused before its body. Who sends more
 //! than 4 MB of such a body may find the connection reset in place of the answer.
 //!
@@ -161,13 +161,17 @@ async fn accept(listener: TcpListener, door: Rc<Door>) {
                 return http::converse(stream, HEADS, answer, std::future::pending()).await;
             };
             let ended = async {
-                // Its sender is there as long as this.
-                let _ = ending.wait_for(|ending| *ending).await;
+                tokio::select! {
+                    // Its sender is there as long as this.
+                    _ = ending.wait_for(|ending| *ending) => {}
+                    () = connection.told_to_leave() => {}
+                }
             };
             let answer = |request| connection.at_work(answer(door.clone(), request));
+            let is_writing = connection.is_writing();
             tokio::select! {
-                () = http::converse(stream, HEADS, answer, ended) => {}
-                () = connection.told_to_leave() => {}
+                () = http::converse_noting(stream, HEADS, is_writing, answer, ended) => {}
+                () = connection.cut() => {}
             }
         });
     }

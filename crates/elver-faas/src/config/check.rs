@@ -1,7 +1,7 @@
 //! What a configuration may say.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use super::error::ConfigError;
 use super::sections::{Config, Function, RuntimeKind};
@@ -84,6 +84,12 @@ impl Config {
                 "platform.user_namespace is 0: containers' root is never the host's".into(),
             );
         }
+        if let Some(other) = platform.devices.iter().find(|device| !is_device_path(device)) {
+            return refuse(format!(
+                "platform.devices has {}; a device is a path below /dev",
+                other.display()
+            ));
+        }
         let mut users = BTreeMap::new();
         for (name, owner) in &self.owners {
             check_name("owners", name)?;
@@ -164,6 +170,15 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// It becomes a file of the container's own `/dev`, and of nothing else there.
+fn is_device_path(path: &Path) -> bool {
+    let mut parts = path.components();
+    parts.next() == Some(Component::RootDir)
+        && parts.next() == Some(Component::Normal("dev".as_ref()))
+        && parts.clone().next().is_some()
+        && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
 /// Names become parts of paths and of addresses.

@@ -49,6 +49,9 @@ pub struct Platform {
     pub module: Option<PathBuf>,
     /// The socket of the host's node, which containers get; without it they have no RDMA.
     pub node_socket: Option<PathBuf>,
+    /// Devices of the host that containers get, each at its own path and with its own mode, as `/dev/infiniband/uverbs0` for
+    /// functions that use libibverbs themselves.
+    pub devices: Vec<PathBuf>,
     /// Where sockets and containers' states are; without it `$XDG_RUNTIME_DIR/elver/faas`.
     pub state: Option<PathBuf>,
     /// Most containers at once.
@@ -218,6 +221,7 @@ impl Default for Platform {
             init: None,
             module: None,
             node_socket: None,
+            devices: Vec::new(),
             state: None,
             containers_max: 16,
             owner_containers_max: 8,

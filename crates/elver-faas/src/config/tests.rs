@@ -30,6 +30,9 @@ fn refusals_name_the_key() {
         ("[platform]\nimage = \"x\"\n", "platform.image"),
         ("[platform]\nruntime = [\"docker\"]\nrootfs = \"/x\"\n", "platform.rootfs"),
         ("[platform]\nruntime = [\"docker\"]\nuser_namespace = 7\n", "userns-remap"),
+        ("[platform]\ndevices = [\"/etc/passwd\"]\n", "platform.devices has /etc/passwd"),
+        ("[platform]\ndevices = [\"/dev/../etc/passwd\"]\n", "below /dev"),
+        ("[platform]\ndevices = [\"/dev\"]\n", "below /dev"),
         ("[platform]\nuser_namespace = 0\n", "never the host's"),
         ("[platform]\nuser_namespace = 60001\n", "owners.a.uid"),
     ] {

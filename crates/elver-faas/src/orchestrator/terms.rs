@@ -51,10 +51,10 @@ pub(super) fn first_number(now: SystemTime) -> u64 {
 /// By what a container of an owner's is made, where programs have been replaced so many times.
 pub(super) fn container(config: &Config, replaced: u64, owner: &str) -> Option<state::Terms> {
     let Config { platform, owners, functions } = config;
-    let Platform { runtime, rootfs, image, user_namespace, python, .. } = platform;
+    let Platform { runtime, rootfs, image, user_namespace, python, devices, .. } = platform;
     let functions: BTreeMap<_, _> =
         functions.iter().filter(|(_, function)| function.owner == owner).collect();
-    let place = (rootfs, image, user_namespace, python, platform.container_memory_mb);
+    let place = (rootfs, image, user_namespace, python, devices, platform.container_memory_mb);
     let (node, uid) = (&platform.node_socket, owners.get(owner)?.uid);
     Some(state::Terms {
         owner: owner.into(),
@@ -89,6 +89,7 @@ pub(super) fn bundle<'a>(
         sockets: &places.sockets,
         programs: &places.programs,
         node,
+        devices: &platform.devices,
         code: functions.clone().map(|(name, f)| (name.as_str(), f.code.as_path())).collect(),
         processes_max: functions.map(|(_, f)| f.processes_max).max().unwrap_or(1),
         memory_max: platform.container_memory_mb.map(|memory| memory << 20),

@@ -119,7 +119,7 @@ fn who_leaves_its_group_has_no_more_time_for_it() {
 
 #[test]
 fn an_init_process_that_takes_no_orders_is_replaced() {
-    let mut platform = Platform::start("init_timeout_s = 10", &python("yves", 61_051, &["stops"]));
+    let mut platform = Platform::start("", &python("yves", 61_051, &["stops"]));
     for expected in [Start::Cold, Start::Fork] {
         assert_eq!(platform.answer("yves-stops", json!(null)).0, expected);
     }

@@ -9,6 +9,7 @@ mod native;
 mod openwhisk;
 mod openwhisk_image;
 mod platform;
+mod preloaded;
 mod provided;
 mod qps;
 mod rdma;

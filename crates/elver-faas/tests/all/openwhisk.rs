@@ -250,6 +250,28 @@ fn connections_that_say_nothing_shut_nobody_out() {
     assert_eq!(action.run(json!({})).0, 200);
 }
 
+/// Its request was done, so that its connection was idle: it made room for another amid its answer.
+#[test]
+fn who_reads_an_answer_slowly_gets_the_whole_of_it() {
+    const LENGTH: usize = 5 << 20;
+    let action = Action::of(68, &format!("def main(args):\n    return {{'x': 'x' * {LENGTH}}}\n"));
+    let mut slow = TcpStream::connect(&action.address).unwrap();
+    post(&mut slow, "/run", &json!({"value": {}}).to_string());
+    let mut answer = vec![0; 64];
+    slow.read_exact(&mut answer).unwrap();
+    let ask = || {
+        let mut stream = TcpStream::connect(&action.address).unwrap();
+        stream.write_all(b"GET /run HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+        stream
+    };
+    let _others: Vec<TcpStream> = (0..65).map(|_| ask()).collect();
+    slow.set_read_timeout(Some(PATIENCE)).unwrap();
+    slow.read_to_end(&mut answer).unwrap();
+    let head = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+    assert_eq!(answer[head..].iter().filter(|byte| **byte == b'x').count(), LENGTH + 1);
+}
+
 /// The whole of it was read, of any number at once.
 #[test]
 fn a_second_init_is_refused_before_its_body() {

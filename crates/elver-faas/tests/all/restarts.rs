@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use elver_faas::client::ClientError;
+use elver_faas::client::{ClientError, StuckContainer};
 use elver_faas::schedule::Start;
 use elver_random::Rng;
 use elver_testkit::{Place, wait_for};
@@ -109,32 +109,42 @@ fn refusing_runtime(place: &Path) -> (PathBuf, PathBuf) {
     (program, refuses)
 }
 
+/// How a request is refused for which there is no room, by a next orchestrator that lets it wait for a second; the one after that
+/// gives starts their time again.
+fn refusal_without_room(platform: &mut Platform, function: &str) -> String {
+    platform.kill();
+    platform.configure("init_timeout_s = 60", "init_timeout_s = 1");
+    platform.start_again();
+    let kind = platform.refusal(function, json!(2)).0;
+    platform.configure("init_timeout_s = 1", "init_timeout_s = 60");
+    kind
+}
+
+fn stuck(platform: &Platform) -> StuckContainer {
+    wait_for("the container to be stuck", || platform.list().stuck.into_iter().next())
+}
+
 /// One whose end failed was told of as ended: it ran on, and there could be any number of such.
 #[test]
 fn a_container_that_the_runtime_does_not_end_counts_until_it_has_ended() {
     let place = tempfile::tempdir().unwrap();
     let (runtime, refuses) = refusing_runtime(place.path());
-    let settings = format!(
-        "keep_alive_s = 1\ncontainers_max = 1\ninit_timeout_s = 10\nruntime = [{runtime:?}]"
-    );
+    let settings = format!("keep_alive_s = 1\ncontainers_max = 1\nruntime = [{runtime:?}]");
     let functions = python("zita", 61_070, &["echo"]);
     let mut platform = Platform::start(&settings, &functions);
     // Before it may be ended, which it is a second after its answer.
     std::fs::write(&refuses, "").unwrap();
     platform.answer("zita-echo", json!(1));
-    let stuck = |platform: &Platform| {
-        wait_for("the container to be stuck", || platform.list().stuck.into_iter().next())
-    };
     let told = stuck(&platform);
     assert_eq!(told.owner, "zita");
     assert!(told.why.contains("not now"), "{told:?}");
     assert_eq!(platform.list().processes, []);
-    assert_eq!(platform.refusal("zita-echo", json!(2)).0, "NotStarted");
-    // It is tried again, and no other orchestrator forgets it.
     wait_for("another try", || (stuck(&platform).tries > 1).then_some(()));
-    platform.kill();
-    // It would be made otherwise today, and is not taken over.
+    // No other orchestrator forgets it. It would be made otherwise today, and is not taken over.
     platform.configure("timeout_s = 20", "timeout_s = 19");
+    assert_eq!(refusal_without_room(&mut platform, "zita-echo"), "NotStarted");
+    assert_eq!(stuck(&platform).container, told.container);
+    platform.kill();
     platform.start_again();
     assert_eq!(stuck(&platform).container, told.container);
     std::fs::remove_file(&refuses).unwrap();
@@ -149,17 +159,19 @@ fn a_container_that_the_runtime_does_not_end_counts_until_it_has_ended() {
 fn a_container_that_is_found_and_does_not_connect_counts() {
     let place = tempfile::tempdir().unwrap();
     let (runtime, refuses) = refusing_runtime(place.path());
-    let settings = format!("containers_max = 1\ninit_timeout_s = 10\nruntime = [{runtime:?}]");
+    let settings = format!("containers_max = 1\nruntime = [{runtime:?}]");
     let mut platform = Platform::start(&settings, &python("zeno", 61_086, &["echo"]));
     assert_eq!(platform.answer("zeno-echo", json!(1)).0, Start::Cold);
     platform.kill();
     let mut stopping = std::process::Command::new("pkill");
     assert!(stopping.args(["-STOP", "-U", "61086", "elver-init"]).status().unwrap().success());
     std::fs::write(&refuses, "").unwrap();
+    assert_eq!(refusal_without_room(&mut platform, "zeno-echo"), "NotStarted");
+    let told = stuck(&platform);
+    assert!(told.owner == "zeno" && platform.containers() == 1, "{told:?}");
+    platform.kill();
     platform.start_again();
-    assert_eq!(platform.refusal("zeno-echo", json!(2)).0, "NotStarted");
-    let stuck = wait_for("the container to be stuck", || platform.list().stuck.into_iter().next());
-    assert!(stuck.owner == "zeno" && platform.containers() == 1, "{stuck:?}");
+    assert_eq!(stuck(&platform).container, told.container);
     std::fs::remove_file(&refuses).unwrap();
     wait_for("the container to end", || platform.list().stuck.is_empty().then_some(()));
     assert_eq!(platform.answer("zeno-echo", json!(3)).0, Start::Cold);

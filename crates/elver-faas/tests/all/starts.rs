@@ -73,6 +73,58 @@ fn a_container_has_what_its_owner_needs_and_no_more() {
     assert_eq!(platform.answer("dave-look", json!(null)).1["run"], json!(["faas", "node"]));
 }
 
+/// Reads of a device that the container has, and of what else is there.
+const DEVICE: &str = r#"
+import os, stat
+
+def handler(event, context):
+    found = os.stat(event)
+    with open(event, "rb") as device:
+        return [os.major(found.st_rdev), os.minor(found.st_rdev), stat.S_IMODE(found.st_mode), device.read(2).hex()]
+"#;
+
+/// A device of the host's, until it is dropped.
+struct Device(&'static str);
+
+impl Device {
+    /// Like `/dev/zero`.
+    fn zero(path: &'static str) -> Device {
+        // One that was killed may have left it.
+        let _ = std::fs::remove_file(path);
+        let made =
+            std::process::Command::new("mknod").args(["-m", "444", path, "c", "1", "5"]).status();
+        assert!(made.unwrap().success());
+        Device(path)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.0);
+    }
+}
+
+#[test]
+fn containers_have_the_devices_that_the_platform_names() {
+    let device = Device::zero("/dev/elver-faas-test");
+    for (runtime, uid) in [("crun", 61_087), ("runc", 61_088)] {
+        let functions = python("dina", uid, &["x"]).replace("handlers.x", "device.handler");
+        let lines = format!("runtime = [{runtime:?}]\ndevices = [{:?}]", device.0);
+        let mut platform = Platform::start(&lines, &functions);
+        std::fs::write(platform.code().join("device.py"), DEVICE).unwrap();
+        let (_, told) = platform.answer("dina-x", json!(device.0));
+        assert_eq!(told, json!([1, 5, 0o444, "0000"]), "{runtime}");
+        platform.end();
+    }
+    for (path, why) in [("/dev/elver-nowhere", "No such file"), ("/dev/shm", "no character device")]
+    {
+        let platform =
+            Platform::start(&format!("devices = [{path:?}]"), &python("dino", 61_089, &["echo"]));
+        let (kind, what) = platform.refusal("dino-echo", json!(1));
+        assert!(kind == "Container" && what.contains(path) && what.contains(why), "{kind}: {what}");
+    }
+}
+
 /// Stands at its import until a file appears.
 const STANDS: &str = r#"
 import os, time
