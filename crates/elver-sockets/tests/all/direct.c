@@ -3,7 +3,7 @@
 #include <sys/syscall.h>
 
 // A close that no library sees.
-static void closes_unseen(int fd) {
+static void closes_by_number(int fd) {
 #ifdef __x86_64__
     long result;
     __asm__ volatile("syscall" : "=a"(result) : "a"(SYS_close), "D"(fd) : "rcx", "r11", "memory");
@@ -44,7 +44,7 @@ static int closes_by_none(int port) {
     int first = connects(port);
     await_carried(first);
     int second = connects(port);
-    closes_unseen(first);
+    closes_by_number(first);
     await_carried_ends(second, 4);
     return close(second);
 }
