@@ -85,7 +85,7 @@ impl Responder {
             msn: Msn::default(),
             inbound: Inbound::default(),
             nak_sent: false,
-            history: History::default(),
+            history: History::new(epsn),
             out: VecDeque::new(),
             fresh: 0,
             replays: 0,

@@ -5,10 +5,15 @@ use alloc::collections::VecDeque;
 use elver_wire::{Psn, Reth};
 
 /// Those executed last, the oldest first; as many as the peer may have under way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct History {
     executed: VecDeque<Executed>,
+    /// The expected PSN when it was looked for distant ones last.
+    looked: Psn,
 }
+
+/// PSNs between two looks: few of the half that lies between too distant and come round again.
+const LOOK_PSNS: u32 = 1 << 20;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Executed {
@@ -36,6 +41,10 @@ impl Executed {
 }
 
 impl History {
+    pub(super) fn new(expected: Psn) -> History {
+        History { executed: VecDeque::new(), looked: expected }
+    }
+
     /// One was executed; no more than `most` are kept.
     pub(super) fn remember(&mut self, executed: Executed, most: usize) {
         if self.executed.len() >= most {
@@ -47,8 +56,16 @@ impl History {
     /// Forgets what lies half of all PSNs before the expected one, of which no duplicate comes any
     /// more: where little is read, its PSN is another request's by and by, and that one's acknowledgement
     /// would be withheld.
-    #[inline]
+    #[inline(always)] // With each acknowledgement.
     pub(super) fn forget_distant(&mut self, expected: Psn) {
+        if expected.wrapping_sub(self.looked.get()).get() >= LOOK_PSNS {
+            self.look(expected);
+        }
+    }
+
+    #[cold]
+    fn look(&mut self, expected: Psn) {
+        self.looked = expected;
         while self.executed.front().is_some_and(|one| expected.distance(one.last()) <= 0) {
             self.executed.pop_front();
         }
@@ -101,29 +118,39 @@ mod tests {
     #[test]
     fn a_request_is_not_taken_for_one_that_had_its_psn_a_round_before() {
         for begins in [0, 5, 0xff_fff0].map(Psn::from_wrapping) {
-            let mut history = History::default();
+            let mut history = History::new(begins);
             history.remember(Executed::Read { first: begins, packets: 3, va: 0, length: 700 }, 4);
             let atomic = begins.wrapping_add(3);
             history.remember(Executed::Atomic { psn: atomic, original: 7 }, 4);
-            let expected = atomic.next();
+            let mut expected = atomic.next();
             history.forget_distant(expected);
             assert_eq!(history.newest_without_data(expected), begins.wrapping_sub(1));
-            assert_eq!(history.original(atomic), Some(7));
             // Its duplicate may come until half of all PSNs lie between.
-            let mut expected = atomic.wrapping_add((1 << 23) - 1);
-            history.forget_distant(expected);
-            assert_eq!(history.original(atomic), Some(7));
-            expected = expected.next();
-            history.forget_distant(expected);
-            assert_eq!(history.original(atomic), None);
-            // The request behind the same number a round later is acknowledged as itself.
-            assert_eq!(history.newest_without_data(atomic.next()), atomic);
+            for round in 0..16 {
+                assert_eq!(history.original(atomic).is_some(), round < 8, "{round}");
+                expected = expected.wrapping_add(LOOK_PSNS);
+                history.forget_distant(expected);
+            }
+            // The request that has the same number then is acknowledged as itself.
+            assert_eq!(expected, atomic.next());
+            assert_eq!(history.newest_without_data(expected), atomic);
         }
+    }
+
+    /// A message of all the PSNs that there may be has its end acknowledged alone.
+    #[test]
+    fn what_is_distant_is_forgotten_also_by_one_long_step() {
+        let first = Psn::from_wrapping(77);
+        let mut history = History::new(first);
+        history.remember(Executed::Atomic { psn: first, original: 7 }, 4);
+        history.forget_distant(first.wrapping_add(1 << 23));
+        assert_eq!(history.original(first), None);
     }
 
     #[test]
     fn a_read_of_all_the_psns_there_may_be_is_remembered() {
-        let (mut history, first) = (History::default(), Psn::from_wrapping(9));
+        let first = Psn::from_wrapping(9);
+        let mut history = History::new(first);
         let (packets, length) = (1 << 23, 1 << 31);
         history.remember(Executed::Read { first, packets, va: 64, length }, 1);
         history.forget_distant(first.wrapping_add(packets));
