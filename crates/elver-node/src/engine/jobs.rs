@@ -1,5 +1,6 @@
-//! What the maker's thread is to do: what is given back comes first, since it makes room; then what was ordered, an account
-//! after the other, of each in order, and of what is large some at a turn.
+//! What the maker's thread is to do: what is given back comes first, and whole, since it makes room, without which what comes
+//! next would be refused; then what was ordered, an account after the other, of each in order, and of what is large some at a
+//! turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
