@@ -674,6 +674,46 @@ mod tests {
         assert!(is_so);
     }
 
+    /// All of it was unmapped by one call, for as long as that took.
+    #[test]
+    fn others_have_their_turn_while_a_large_file_is_unmapped() {
+        use std::sync::atomic::AtomicBool;
+        const BYTES: u64 = 4 * UNMAP_STEP as u64;
+        let is_mapped = |at: usize| {
+            let mut is_there = 0;
+            // SAFETY: it touches nothing of the range, and writes one byte for its one page.
+            let told = unsafe {
+                libc::mincore(ptr::with_exposed_provenance_mut(at), 4_096, &raw mut is_there)
+            };
+            told == 0
+        };
+        // The system may not let the other thread run meanwhile, but not again and again.
+        let is_so = (0..20).any(|_| {
+            let memory = SoftMemory::map_file(file(BYTES), BYTES).unwrap();
+            let first = memory.as_ptr().expose_provenance();
+            let last = first + BYTES as usize - 4_096;
+            assert!(is_mapped(first) && is_mapped(last));
+            let (is_there, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let seen = scope.spawn(|| {
+                    let mut seen = false;
+                    while !is_over.load(Ordering::Acquire) {
+                        is_there.store(true, Ordering::Release);
+                        seen |= !is_mapped(first) && is_mapped(last);
+                    }
+                    seen
+                });
+                while !is_there.load(Ordering::Acquire) {
+                    std::thread::yield_now();
+                }
+                drop(memory);
+                is_over.store(true, Ordering::Release);
+                seen.join().unwrap()
+            })
+        });
+        assert!(is_so);
+    }
+
     #[test]
     fn pages_of_a_bare_mapping_come_when_they_are_asked_for() {
         const BYTES: u64 = 3 << 20;

@@ -271,9 +271,16 @@ mod tests {
 
     #[test]
     fn where_a_thread_stands_is_told_in_a_line() {
-        let words = place(rustix::thread::gettid().as_raw_nonzero().get());
+        let thread = rustix::thread::gettid().as_raw_nonzero();
+        let words = place(thread.get());
         let text = words.as_str();
-        assert!(text.starts_with("state R, wchan ") && text.contains(", syscall "), "{text}");
+        assert!(text.starts_with("state R"), "{text}");
+        // Systems and their security modules may keep the others to themselves.
+        for name in ["wchan", "syscall"] {
+            if std::fs::read(format!("/proc/self/task/{thread}/{name}")).is_ok() {
+                assert!(text.contains(&format!(", {name} ")), "{text}");
+            }
+        }
         assert!(!text.contains('\n'));
     }
 }

@@ -1,6 +1,7 @@
 // Calls libibverbs, and makes processes that call what libibverbs calls: 0 if they end as they mean to. With an argument it
-// does something else: "threads" call through one place at once, "signals" of real time come while it calls, or it "exits"
-// while threads call.
+// does something else: "threads" call through one place at once, "signals" of real time come while it calls, another process
+// "stops" a thread of it that calls what libibverbs calls, and then another thread calls libibverbs, or it "exits" while
+// threads call.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -10,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -73,6 +75,34 @@ static int has_signals(const char *(*name)(int)) {
     return 0;
 }
 
+// Stops the first thread of its maker for as long as that lives.
+static void stops(pid_t which) {
+    while (getppid() == which) {
+        syscall(SYS_tgkill, which, which, SIGSTOP);
+        sched_yield();
+    }
+    _exit(0);
+}
+
+static int is_stopped(call *list) {
+    // That of the other's end would have the step done after all.
+    sigset_t ended;
+    sigemptyset(&ended);
+    sigaddset(&ended, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &ended, 0);
+    pid_t own = getpid(), other = fork();
+    if (!other)
+        stops(own);
+    for (int i = 0; i < 300; i++)
+        if (closedir(opendir("/")))
+            return 8;
+    kill(other, SIGKILL);
+    waitpid(other, 0, 0);
+    pthread_t thread;
+    pthread_create(&thread, 0, list, 0);
+    return pthread_join(thread, 0);
+}
+
 static atomic_int calls;
 
 static void *names(void *name) {
@@ -114,6 +144,8 @@ int main(int count, char **arguments) {
     void *name = dlsym(library, "ibv_node_type_str");
     if (!strcmp(does, "signals"))
         return has_signals((const char *(*)(int))name);
+    if (!strcmp(does, "stops"))
+        return is_stopped(list);
     if (!strcmp(does, "exits"))
         exits(name);
     if (!strcmp(does, "threads")) {

@@ -94,6 +94,16 @@ fn signals_of_real_time_are_the_programs_own() {
     assert_eq!(seen.calls["ibv_node_type_str"].count, 600);
 }
 
+/// It was let go on without its step, and the breakpoint was gone for all threads.
+#[test]
+fn whom_a_signal_stops_that_steps_over_a_breakpoint_takes_it_from_nobody() {
+    let (seen, code) = forks(&["stops"]);
+    assert_eq!(code, 0);
+    assert_eq!(seen.calls["ibv_get_device_list"].count, 1);
+    let opened = &seen.functions[&("ibv_get_device_list".to_string(), "opendir".to_string())];
+    assert_eq!(opened.count, 1);
+}
+
 /// Whom the end found at a breakpoint could not be looked at, which ended the watch.
 #[test]
 fn a_program_may_end_while_its_threads_stand_at_breakpoints() {

@@ -1,6 +1,7 @@
 //! What belongs to the thread that made it, behind objects that Python frees in any: its garbage collector runs in whichever
 //! thread is at it. Such an object has a number alone. What that stands for stays with its thread, which lets go of it there, when
-//! it is next in a call of the session ([`take_back`]).
+//! it is next in a call that looks whether a session is open ([`take_back`]). What a thread has that has ended stays: a view of
+//! its memory may be used in another one, and Python's objects among it must not go while the system ends the thread.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

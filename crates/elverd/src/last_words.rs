@@ -33,11 +33,7 @@ impl LastWords {
         let says = words.clone();
         std::thread::Builder::new().name("elver-last-words".into()).spawn(move || {
             loop {
-                let next = says.next();
-                // Whoever started the daemon may have closed it, or may not read it: nobody waits for that.
-                let _ = writeln!(std::io::stderr(), "elverd: {next}");
-                says.said().times += 1;
-                says.0.bell.notify_all();
+                says.speak();
             }
         })?;
         Ok(words)
@@ -52,6 +48,15 @@ impl LastWords {
         let is_unsaid = |said: &mut Said| said.next.is_some() || said.times == times;
         // Whether it was said changes nothing.
         let _ = self.0.bell.wait_timeout_while(said, wait, is_unsaid);
+    }
+
+    /// Waits for what is to be said next, and says it.
+    fn speak(&self) {
+        let next = self.next();
+        // Whoever started the daemon may have closed it, or may not read it: nobody waits for that.
+        let _ = writeln!(std::io::stderr(), "elverd: {next}");
+        self.said().times += 1;
+        self.0.bell.notify_all();
     }
 
     fn next(&self) -> Words {
@@ -76,13 +81,21 @@ mod tests {
 
     /// By a channel, and in a string: who said it hung as well where the engine had the allocator's lock.
     #[test]
-    fn who_says_something_needs_no_memory() {
-        let words = LastWords::start().unwrap();
+    fn who_says_something_and_who_speaks_need_no_memory() {
+        let words = LastWords::default();
+        let speaker = words.clone();
+        let speaks = std::thread::spawn(move || {
+            drop(std::hint::black_box(Box::new(1)));
+            let before = elver_testkit::allocations();
+            assert!(before > 0, "the allocator of this program does not count");
+            speaker.speak();
+            elver_testkit::allocations() - before
+        });
         let before = elver_testkit::allocations();
-        assert!(before > 0, "the allocator of this program does not count");
         let number = 4_711;
         words.say(Words::of(format_args!("said by a test, {number}")), Duration::from_secs(20));
         assert_eq!(elver_testkit::allocations(), before);
         assert_eq!(words.said().times, 1);
+        assert_eq!(speaks.join().unwrap(), 0);
     }
 }

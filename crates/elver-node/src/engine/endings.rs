@@ -35,7 +35,7 @@ impl Engine {
         if let Some(client) = self.sessions.end(slot, how, &mut self.counters, now) {
             self.core.client_close(client, now);
         }
-        self.sessions.quotas.give_back(account, self.maker.forget(token, account).usage);
+        self.sessions.quotas.give_back(account, self.maker.forget(token, account));
         self.sets.ended(token, heir, &mut self.sessions, &mut self.core, now);
     }
 }

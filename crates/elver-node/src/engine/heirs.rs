@@ -100,6 +100,8 @@ struct Set {
     /// Where the parent and its children have the first session mapped.
     addr: u64,
     plan: Vec<Planned>,
+    /// The request that prepares it, until its file is there.
+    preparing: Option<u32>,
     /// The request of its seal, until all heirs are there.
     sealing: Option<u32>,
     sealed: bool,
@@ -257,15 +259,31 @@ impl Sets {
         }
     }
 
-    /// A set ends. What children have they keep.
+    /// A session says goodbye: those of its sets end that are not there, or not sealed; the requests by which they were to be.
+    pub(super) fn part(
+        &mut self,
+        token: u64,
+        sessions: &mut Sessions,
+        core: &mut Core<SoftDevice>,
+        now: Time,
+    ) -> Vec<u32> {
+        let waits = |set: &Set| set.preparing.or(set.sealing).is_some();
+        let own = |(number, set): (&u32, &Set)| {
+            (set.parent.token == token && waits(set)).then_some(*number)
+        };
+        let own: Vec<u32> = self.all.iter().filter_map(own).collect();
+        own.into_iter().filter_map(|set| self.dissolve(set, sessions, core, now)).collect()
+    }
+
+    /// A set ends. What children have they keep. The request that waited for it is returned, to be answered.
     fn dissolve(
         &mut self,
         number: u32,
         sessions: &mut Sessions,
         core: &mut Core<SoftDevice>,
         now: Time,
-    ) {
-        let Some(set) = self.all.remove(&number) else { return };
+    ) -> Option<u32> {
+        let set = self.all.remove(&number)?;
         self.vacant.retain(|(of, _)| *of != number);
         self.put_off.retain(|(_, of, _)| *of != number);
         let account = set.parent.customer.account;
@@ -307,5 +325,6 @@ impl Sets {
             }
         }
         self.places.push(Places { account, usage: mapped, all: places });
+        set.preparing.or(set.sealing)
     }
 }

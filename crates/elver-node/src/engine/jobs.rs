@@ -1,5 +1,6 @@
-//! What the maker's thread is to do: what is given back comes first, since it makes room; then what was ordered, an account
-//! after the other, of each in order, and of what is large some at a turn.
+//! What the maker's thread is to do: what is given back comes first, and whole, since it makes room, without which what comes
+//! next would be refused; then what was ordered, an account after the other, of each in order, and of what is large some at a
+//! turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,15 +16,6 @@ use super::quota::Usage;
 /// always has a place: large memory was made by the thread that gives it back, so that no more of it waits than processes
 /// had at once.
 const MAKING_MAX: usize = 64;
-
-/// What is not made, since nobody wants it any more.
-#[derive(Default)]
-pub(super) struct Forgotten {
-    /// What counts no more.
-    pub(super) usage: Usage,
-    /// The requests by which files were ordered.
-    pub(super) files: Vec<u32>,
-}
 
 /// What is done next. Of what is begun, gone on with or given up it is told how that went.
 pub(super) enum Work {
@@ -74,8 +66,8 @@ impl Jobs {
         self.bell.notify_one();
     }
 
-    /// Takes all back that a session has ordered.
-    pub(super) fn forget(&self, token: u64, account: Account) -> Forgotten {
+    /// Takes all back that a session has ordered and that is not begun; what counts no more by that.
+    pub(super) fn forget(&self, token: u64, account: Account) -> Usage {
         self.waiting().forget(token, account)
     }
 
@@ -181,8 +173,8 @@ impl Waiting {
         }
     }
 
-    fn forget(&mut self, token: u64, account: Account) -> Forgotten {
-        let mut forgotten = Forgotten::default();
+    fn forget(&mut self, token: u64, account: Account) -> Usage {
+        let mut forgotten = Usage::NONE;
         if let Some(doing) = self.doing.get_mut(&account) {
             doing.is_forgotten |= doing.token == token;
         }
@@ -191,7 +183,7 @@ impl Waiting {
         own.retain(|job| {
             let stays = job.token() != token;
             if !stays {
-                forgotten.add(job);
+                forgotten = forgotten.plus(job.usage());
             }
             stays
         });
@@ -202,15 +194,6 @@ impl Waiting {
             self.turns.retain(|other| *other != account || doing.contains_key(other));
         }
         forgotten
-    }
-}
-
-impl Forgotten {
-    fn add(&mut self, job: &Job) {
-        self.usage = self.usage.plus(job.usage());
-        if let Job::File(file) = job {
-            self.files.push(file.request);
-        }
     }
 }
 
@@ -275,7 +258,7 @@ mod tests {
         assert!(waiting.add(job(1, 7, 12)) && waiting.add(job(1, 8, 13)));
         assert_eq!(waiting.turns, [account(2)]);
         // Neither does it lose its place while it has something else.
-        assert_eq!(waiting.forget(7, account(1)).files.len(), 1);
+        assert_eq!(waiting.forget(7, account(1)), Usage::file(12));
         waiting.ended(begun.account());
         assert_eq!(waiting.turns, [account(2), account(1)]);
         assert_eq!(done(&mut waiting), [21, 13]);
@@ -303,9 +286,9 @@ mod tests {
             assert!(waiting.add(job(uid, token, bytes)));
         }
         let both = Usage::file(11).plus(Usage::file(13));
-        assert_eq!(waiting.forget(7, account(1)).usage, both);
-        assert_eq!(waiting.forget(7, account(1)).usage, Usage::NONE);
-        assert_eq!(waiting.forget(9, account(2)).usage, Usage::file(21));
+        assert_eq!(waiting.forget(7, account(1)), both);
+        assert_eq!(waiting.forget(7, account(1)), Usage::NONE);
+        assert_eq!(waiting.forget(9, account(2)), Usage::file(21));
         assert_eq!((waiting.all, waiting.turns.len()), (1, 1));
         assert_eq!(done(&mut waiting), [12]);
     }

@@ -26,6 +26,13 @@ pub(super) struct Look {
     pub(super) payer: u64,
 }
 
+impl Look {
+    /// Of the session that registers it.
+    pub(super) fn token(&self) -> u64 {
+        u64::from(self.serial) << 32 | u64::from(self.slot)
+    }
+}
+
 /// All that is being looked at; each session has few.
 pub(super) struct Looks {
     open: BTreeMap<u64, Look>,
@@ -61,6 +68,11 @@ impl Looks {
     pub(super) fn end(&mut self, looked: Looked) -> Option<(Look, Result<SoftMemory, MapError>)> {
         let found = SoftMemory::found(looked.sought);
         self.open.remove(&looked.id).map(|look| (look, found))
+    }
+
+    /// Gives up what a session has looked at.
+    pub(super) fn forget(&mut self, token: u64) -> Vec<Look> {
+        self.open.extract_if(.., |_, look| look.token() == token).map(|(_, look)| look).collect()
     }
 
     /// Those that take too long, of accounts whose copies do as `is_late` says: it is asked once of each.

@@ -12,10 +12,11 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::account::Account;
 use super::asides::Asides;
-use super::jobs::{Forgotten, Jobs, Work};
+use super::jobs::{Jobs, Work};
 use super::notice::{Notice, Outlet};
 use super::orders::{Cleared, Job, Leavings, Made, Order, Piece, SetFile};
 use super::pieces::{Begun, Turn};
+use super::quota::Usage;
 use super::room::Backing;
 
 /// Pieces up to this are made by the engine itself.
@@ -111,7 +112,7 @@ impl Maker {
 
     /// A session has ended, or said goodbye: what it has ordered is not made any more. What is being made comes all the same,
     /// and counts until then.
-    pub(super) fn forget(&self, token: u64, account: Account) -> Forgotten {
+    pub(super) fn forget(&self, token: u64, account: Account) -> Usage {
         self.jobs.forget(token, account)
     }
 
@@ -183,7 +184,6 @@ mod tests {
 
     use super::super::orders::{Awaiting, Filed, PAGE};
     use super::super::pieces::TURN_BYTES;
-    use super::super::quota::Usage;
     use super::*;
 
     const USER: Account = Account { uid: 1, space: 0, is_root: false };
@@ -239,10 +239,9 @@ mod tests {
         for job in [Job::Make(order(USER, 4 * TURN_BYTES)), Job::File(file)] {
             assert!(jobs.add(job));
             assert!(turn(jobs.next().unwrap(), &jobs, &unplaced).is_none());
-            assert_eq!(jobs.forget(1, USER).usage, Usage::NONE);
+            assert_eq!(jobs.forget(1, USER), Usage::NONE);
             assert!(turn(jobs.next().unwrap(), &jobs, &unplaced).is_none(), "another's");
-            let forgotten = jobs.forget(0, USER);
-            assert!(forgotten.usage == Usage::NONE && forgotten.files.is_empty());
+            assert_eq!(jobs.forget(0, USER), Usage::NONE);
             // It counts until it has gone, of which the engine hears so.
             let failed = match turn(jobs.next().unwrap(), &jobs, &unplaced) {
                 Some(Notice::Made(Made { result, .. })) => result.is_err(),

@@ -72,7 +72,7 @@ impl Begun {
         }
     }
 
-    /// Gives back what there is of it: nobody wants it any more.
+    /// Gives back what there is of it, for nobody wants it any more. It takes as long as it is large.
     pub(super) fn give_up(self) -> Notice {
         let unwanted = io::Error::other("its session wants it no more");
         match self {

@@ -226,6 +226,15 @@ impl Engine {
                     }
                     return Ok(busy);
                 }
+                Ok(Ordered::Disowned { waited }) => {
+                    sessions.reply(slot, Owed::Answer { request, answer: Answer::Done })?;
+                    if let Some(request) = waited {
+                        let text = "the set was ended before it was there";
+                        let refused = Refused::new(RefusalCode::State, text);
+                        sessions.answer_later(slot, request, Err(refused))?;
+                    }
+                    return Ok(busy);
+                }
                 Ok(Ordered::Answer(answer)) => Owed::Answer { request, answer },
                 Err(refused) => {
                     counters.commands_refused += 1;
@@ -242,6 +251,12 @@ impl Engine {
             let token = sessions.at(slot).map_or(0, |session| session.token(slot));
             directs.leaves(token, client);
             sessions.leave(slot, request);
+            for waited in sets.part(token, sessions, core, now) {
+                sessions.answer_later(slot, waited, Err(Refused::parted()))?;
+            }
+            for look in looks.forget(token) {
+                self.register(look, Err(Refused::parted()), now);
+            }
         }
         Ok(busy)
     }
@@ -284,10 +299,9 @@ impl Engine {
 
     /// Memory that a session registers was looked at.
     pub(super) fn register(&mut self, look: Look, memory: Result<SoftMemory, Refused>, now: Time) {
-        let Look { slot, serial, request, addr, access, .. } = look;
-        let token = u64::from(serial) << 32 | u64::from(slot);
+        let Look { request, addr, access, .. } = look;
         // The process may have died meanwhile; then it is counted no more.
-        let Some(slot) = self.sessions.of_token(token) else { return };
+        let Some(slot) = self.sessions.of_token(look.token()) else { return };
         let Engine { core, sessions, counters, .. } = self;
         let Some((session, quotas)) = sessions.get_with_quotas(slot) else { return };
         let account = session.account();

@@ -120,10 +120,10 @@ impl Growing {
         held: Option<u64>,
     ) -> io::Result<Growing> {
         let counted = if pages == Pages::Small { bytes } else { 0 };
-        if pages == Pages::Small {
-            ROOM.take(bytes, held, now(), room)?;
-        }
-        let coming = Coming::new(&ROOM, counted);
+        let coming = match pages {
+            Pages::Small => ROOM.take(bytes, held, now(), room)?,
+            Pages::Huge => Coming::new(&ROOM, 0),
+        };
         Ok(Growing { file: memfd::Making::begin(name, bytes, pages, near)?, counted, coming })
     }
 
@@ -194,7 +194,7 @@ impl Room {
         self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives so many bytes. `room` tells how many there are without those that were given back, which come when somebody
+    /// Gives so many bytes, that are to come. `room` tells how many there are without those that were given back, which come when somebody
     /// touches them.
     fn take(
         &self,
@@ -202,18 +202,21 @@ impl Room {
         held: Option<u64>,
         now: Time,
         room: impl FnOnce() -> Option<u64>,
-    ) -> io::Result<()> {
+    ) -> io::Result<Coming<'_>> {
+        // First, so that who asks meanwhile is not given the same.
+        let coming = Coming::new(self, bytes);
         let less = |left: u64| left.checked_sub(bytes);
         if self.unlooked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
-            return Ok(());
+            return Ok(coming);
         }
         let refused_at = self.refused_at.load(Ordering::Relaxed);
         if refused_at > 0 && now.ns_since(Time(refused_at)) < REFUSED_NS {
             judge(self.refused_room.load(Ordering::Relaxed), bytes, held)?;
         }
         // A system that does not tell has to do without being asked.
-        let Some(room) = room() else { return Ok(()) };
-        let room = room.saturating_sub(self.coming.load(Ordering::Relaxed));
+        let Some(room) = room() else { return Ok(coming) };
+        let others = self.coming.load(Ordering::Relaxed).saturating_sub(bytes);
+        let room = room.saturating_sub(others);
         let sums = self
             .shelves()
             .values()
@@ -231,7 +234,7 @@ impl Room {
         })?;
         let unlooked = (rest / UNLOOKED_SHARE).min(UNLOOKED_BYTES_MAX);
         self.unlooked.store(unlooked, Ordering::Relaxed);
-        Ok(())
+        Ok(coming)
     }
 
     fn tend(&self, mut aside: impl FnMut(Account, Look)) {
@@ -438,8 +441,7 @@ mod tests {
     fn what_is_still_to_come_is_room_for_nobody_else() {
         let room = Room::default();
         let most = || Some(64 << 20);
-        room.take(48 << 20, None, START, most).unwrap();
-        let mut coming = Coming::new(&room, 48 << 20);
+        let mut coming = room.take(48 << 20, None, START, most).unwrap();
         room.unlooked.store(0, Ordering::Relaxed);
         assert!(room.take(32 << 20, None, START, most).is_err());
         let later = Time(START.0 + REFUSED_NS);
@@ -448,6 +450,21 @@ mod tests {
         drop(coming);
         room.unlooked.store(0, Ordering::Relaxed);
         room.take(64 << 20, None, later, most).unwrap();
+        assert_eq!(room.coming.load(Ordering::Relaxed), 0);
+    }
+
+    /// It was counted once it was given, and who asked until then was given the same.
+    #[test]
+    fn what_is_being_given_is_room_for_nobody_else() {
+        let room = Room::default();
+        let most = || Some(64 << 20);
+        let given = room.take(48 << 20, None, START, || {
+            room.take(32 << 20, None, START, most).unwrap_err();
+            drop(room.take(8 << 20, None, START, most).unwrap());
+            most()
+        });
+        assert_eq!(room.coming.load(Ordering::Relaxed), 48 << 20);
+        drop(given.unwrap());
         assert_eq!(room.coming.load(Ordering::Relaxed), 0);
     }
 

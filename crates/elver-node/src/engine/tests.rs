@@ -112,17 +112,27 @@ fn one_busy_session_gets_as_much_done_as_another_users_five_hundred() {
 /// answered otherwise. None without an answer so far.
 pub(super) fn ask(
     engine: &mut Engine,
-    (socket, end): &mut (elver_portal::Socket, ClientEnd),
+    user: &mut (elver_portal::Socket, ClientEnd),
     request: u32,
     command: &Command<'_>,
 ) -> Option<Option<RefusalCode>> {
+    put(engine, user, request, command);
+    reply(&mut user.1, request)
+}
+
+/// As [`ask`], and takes no answer.
+fn put(
+    engine: &mut Engine,
+    (socket, end): &mut (elver_portal::Socket, ClientEnd),
+    request: u32,
+    command: &Command<'_>,
+) {
     assert!(end.command(request, command).unwrap());
     if end.must_wake() {
         socket.wake().unwrap();
     }
     engine.look(now());
     engine.serve(now());
-    reply(end, request)
 }
 
 /// As [`ask`], once the engine has answered.
@@ -314,49 +324,101 @@ fn what_is_asked_behind_a_goodbye_is_refused_when_that_is_answered_too() {
     assert_eq!(ask(&mut engine, &mut user, 2, &prepare), Some(Some(RefusalCode::State)));
 }
 
-/// Who had ordered something and waited for it heard nothing of it any more.
+/// Who had ordered something and waited for it heard nothing of it any more, or only behind the answer to its goodbye; and a
+/// set's file that was begun came all the same.
 #[test]
 fn what_is_ordered_and_not_there_at_a_goodbye_is_answered() {
-    let (mut engine, outlet) = engine([127, 99, 3, 28]);
-    let mut user = session(&mut engine, USER);
-    // The maker has something to tell, and nobody hears it.
-    while outlet.try_send(Notice::Remove { gid: elver_verbs::Gid([0; 16]) }) {}
     let access = AccessFlags::LOCAL_WRITE;
     let alloc = Command::AllocMr { len: 1 << 20, addr: 0x10_0000, access, huge: false };
-    assert_eq!(ask(&mut engine, &mut user, 1, &alloc), None);
-    while engine.maker.jobs.len() > 0 {
-        std::thread::yield_now();
+    let prepare = |heirs| Command::Prepare { heirs, vqps: 0, mr_len: 0, access };
+    let (small, large) = (prepare(1), prepare(400));
+    let bytes = |heirs| elver_portal::HeirsLayout { heirs, vqps: 0 }.bytes();
+    assert!(bytes(1) < pieces::TURN_BYTES && bytes(400) > pieces::TURN_BYTES);
+    for (host, orders) in
+        [(28, [alloc, alloc, small]), (33, [small, alloc, small]), (34, [large, alloc, small])]
+    {
+        let (mut engine, outlet) = engine([127, 99, 3, host]);
+        let mut user = session(&mut engine, USER);
+        // The maker has something to tell, and nobody hears it.
+        while outlet.try_send(Notice::Remove { gid: elver_verbs::Gid([0; 16]) }) {}
+        assert_eq!(ask(&mut engine, &mut user, 1, &orders[0]), None);
+        while engine.maker.jobs.len() > 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(ask(&mut engine, &mut user, 2, &orders[1]), None);
+        assert_eq!(ask(&mut engine, &mut user, 3, &orders[2]), None);
+        assert_eq!((engine.maker.jobs.len(), engine.sessions.open(0).unwrap().pending), (2, 3));
+        put(&mut engine, &mut user, 4, &Command::Goodbye);
+        let begun = now();
+        while engine.sessions.open(0).unwrap().goodbye.is_some() {
+            engine.core.poll(now());
+            engine.tidy(now());
+            assert!(now().ns_since(begun) < 20_000_000_000, "waited in vain");
+        }
+        let mut answers = answers_until(&mut engine, &mut user, 4);
+        assert_eq!(answers.pop(), Some((4, None)));
+        answers.sort_unstable_by_key(|(request, _)| *request);
+        assert_eq!(answers, [1, 2, 3].map(|request| (request, Some(RefusalCode::State))));
+        assert_eq!(engine.sessions.open(0).unwrap().pending, 0);
+        until(&mut engine, |engine| (engine.sessions.quotas.of(USER).bytes == 0).then_some(()));
+        assert!(user.1.next_reply(&mut Scratch::default()).unwrap().is_none());
+        while let Received::Message(message, file) = user.0.receive(true).unwrap() {
+            assert!(matches!(message, Message::Wake) && file.is_none());
+        }
     }
-    assert_eq!(ask(&mut engine, &mut user, 2, &alloc), None);
+}
+
+/// They were answered behind the goodbye, or never.
+#[test]
+fn what_is_sealed_and_registered_and_not_there_at_a_goodbye_is_answered() {
+    use rustix::process::{PidfdFlags, pidfd_open};
+    let (mut engine, outlet) = engine([127, 99, 3, 35]);
+    let mut user = session(&mut engine, USER);
+    let access = AccessFlags::LOCAL_WRITE;
     let prepare = Command::Prepare { heirs: 1, vqps: 0, mr_len: 0, access };
-    assert_eq!(ask(&mut engine, &mut user, 3, &prepare), None);
-    assert_eq!((engine.maker.jobs.len(), engine.sessions.open(0).unwrap().pending), (2, 3));
-    assert_eq!(ask(&mut engine, &mut user, 4, &Command::Goodbye), None);
-    let begun = now();
-    while engine.sessions.open(0).unwrap().goodbye.is_some() {
-        engine.core.poll(now());
-        engine.tidy(now());
-        assert!(now().ns_since(begun) < 20_000_000_000, "waited in vain");
-    }
-    let mut scratch = Scratch::default();
-    let mut answers = Vec::new();
-    while answers.len() < 4 {
-        until(&mut engine, |_| {
-            let reply = user.1.next_reply(&mut scratch).unwrap()?;
-            let Reply::Answer { request, answer } = reply else { panic!("{reply:?}") };
-            let refused = match answer {
-                Answer::Refused(refusal) => Some(refusal.code),
-                _ => None,
-            };
-            answers.push((request, refused));
-            Some(())
-        });
-    }
-    assert_eq!(answers.pop(), Some((4, None)));
-    answers.sort_unstable_by_key(|(request, _)| *request);
-    assert_eq!(answers, [1, 2, 3].map(|request| (request, Some(RefusalCode::State))));
+    assert_eq!(ask(&mut engine, &mut user, 1, &prepare), None);
+    assert_eq!(until(&mut engine, |_| reply(&mut user.1, 1)), None);
+    // What is found, or made ready, is told by a thread, and nobody hears it.
+    while outlet.try_send(Notice::Remove { gid: elver_verbs::Gid([0; 16]) }) {}
+    let seal = Command::Seal { set: 0, addr: 0, must_connect: false };
+    assert_eq!(ask(&mut engine, &mut user, 2, &seal), None);
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    child.wait().unwrap();
+    let session = engine.sessions.get(0).unwrap();
+    (session.peer.pid, session.process) = (Some(pid), Some(process));
+    let register = Command::RegisterMr { addr: 4_096, len: 8, access };
+    assert_eq!(ask(&mut engine, &mut user, 3, &register), None);
+    assert_eq!(engine.sessions.open(0).unwrap().pending, 2);
+    put(&mut engine, &mut user, 4, &Command::Goodbye);
+    let refused = |request| (request, Some(RefusalCode::State));
+    let answers = answers_until(&mut engine, &mut user, 4);
+    assert_eq!(answers, [refused(2), refused(3), (4, None)]);
     assert_eq!(engine.sessions.open(0).unwrap().pending, 0);
     until(&mut engine, |engine| (engine.sessions.quotas.of(USER).bytes == 0).then_some(()));
+    assert!(user.1.next_reply(&mut Scratch::default()).unwrap().is_none());
+}
+
+/// What a session is answered, each with what it was refused with, up to that request.
+fn answers_until(
+    engine: &mut Engine,
+    user: &mut (elver_portal::Socket, ClientEnd),
+    last: u32,
+) -> Vec<(u32, Option<RefusalCode>)> {
+    let mut answers = Vec::new();
+    while answers.last().is_none_or(|(request, _)| *request != last) {
+        answers.push(until(engine, |_| {
+            let mut scratch = Scratch::default();
+            let reply = user.1.next_reply(&mut scratch).unwrap()?;
+            let Reply::Answer { request, answer } = reply else { panic!("{reply:?}") };
+            match answer {
+                Answer::Refused(refusal) => Some((request, Some(refusal.code))),
+                _ => Some((request, None)),
+            }
+        }));
+    }
+    answers
 }
 
 /// It counted no more once its session had ended, and others of the same user had the maker make as much again, and again.

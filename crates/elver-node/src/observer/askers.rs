@@ -10,7 +10,8 @@ use super::requests::ASKER_WAIT;
 
 /// Who is there at once; others wait in the socket's queue, until these have been told or have had their time.
 const ASKERS_MAX: usize = 256;
-/// How long one may take for all that he is told, though he takes some of it again and again.
+/// How long one may take for all that he is told, though he takes some of it again and again; while all places are taken,
+/// others have his after [`ASKER_WAIT`].
 const TELLING_MAX: Duration = ASKER_WAIT.saturating_mul(10);
 
 /// Those who are asking, or are being told.
@@ -22,12 +23,12 @@ struct Asker {
     telling: Option<Telling>,
 }
 
-/// What one is told, how much of it he has, until when he may take more, and until when all.
+/// What one is told, how much of it he has, since when, and until when he may take more.
 struct Telling {
     text: Rc<[u8]>,
     told: usize,
+    begun: Instant,
     until: Instant,
-    last: Instant,
 }
 
 impl Askers {
@@ -60,8 +61,8 @@ impl Askers {
         let Some(text) = text else { return self.0.retain(|asker| asker.telling.is_some()) };
         let text: Rc<[u8]> = text.into();
         for asker in self.0.iter_mut().filter(|asker| asker.telling.is_none()) {
-            let (until, last) = (now + ASKER_WAIT, now + TELLING_MAX);
-            asker.telling = Some(Telling { text: text.clone(), told: 0, until, last });
+            let (begun, until) = (now, now + ASKER_WAIT);
+            asker.telling = Some(Telling { text: text.clone(), told: 0, begun, until });
         }
     }
 
@@ -73,7 +74,12 @@ impl Askers {
 
     /// When the next one has had its time.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.0.iter().filter_map(|asker| Some(asker.telling.as_ref()?.until)).min()
+        let is_full = !self.has_room();
+        let due = |telling: &Telling| {
+            let gives_way = is_full.then_some(telling.begun + ASKER_WAIT);
+            gives_way.map_or(telling.until, |at| at.min(telling.until))
+        };
+        self.0.iter().filter_map(|asker| asker.telling.as_ref().map(due)).min()
     }
 
     /// Writes as much as they take. Who has all, is gone, or has had its time is let go.
@@ -82,6 +88,22 @@ impl Askers {
             let Some(telling) = &mut asker.telling else { return true };
             telling.go_on(&asker.stream, now)
         });
+        if !self.has_room() {
+            self.make_room(now);
+        }
+    }
+
+    /// Lets one go for whom others wait: of those who have had their time, who has taken the least.
+    fn make_room(&mut self, now: Instant) {
+        let told = |asker: &Asker| {
+            let telling = asker.telling.as_ref()?;
+            (now >= telling.begun + ASKER_WAIT).then_some(telling.told)
+        };
+        let all = self.0.iter().enumerate();
+        let least = all.filter_map(|(at, asker)| Some((told(asker)?, at))).min();
+        if let Some((_, at)) = least {
+            self.0.swap_remove(at);
+        }
     }
 }
 
@@ -92,7 +114,7 @@ impl Telling {
         let told = self.told;
         let is_left = self.write(to);
         if self.told > told {
-            self.until = self.last.min(now + ASKER_WAIT);
+            self.until = (self.begun + TELLING_MAX).min(now + ASKER_WAIT);
         }
         is_left && now < self.until
     }
@@ -119,12 +141,18 @@ mod tests {
 
     /// More than a socket takes in eleven times, and less than in a hundred.
     const TEXT: usize = 8 << 20;
-    /// One who is told much, and his end.
-    fn told(now: Instant) -> (Askers, UnixStream) {
+    /// One who asks, and his end.
+    fn asker() -> (Asker, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 128 << 10).unwrap();
-        let mut askers = Askers(vec![Asker { stream: ours, telling: None }]);
+        (Asker { stream: ours, telling: None }, theirs)
+    }
+
+    /// One who is told much, and his end.
+    fn told(now: Instant) -> (Askers, UnixStream) {
+        let (asker, theirs) = asker();
+        let mut askers = Askers(vec![asker]);
         askers.tell(Some(vec![0; TEXT]), now);
         askers.go_on(now);
         (askers, theirs)
@@ -170,5 +198,38 @@ mod tests {
             askers.go_on(now);
         }
         assert!(askers.0.is_empty());
+    }
+
+    /// Each held his place for as long as one waits who asks, so that a few hundred kept everybody from being told anything.
+    #[test]
+    fn who_takes_little_gives_way_to_those_who_wait() {
+        let begun = Instant::now();
+        let mut now = begun;
+        let (mut askers, mut ends) = (Askers::default(), Vec::new());
+        let mut waiting = 2 * ASKERS_MAX;
+        loop {
+            // They come as the thread turns, without any time passing.
+            while askers.has_room() && waiting > 0 {
+                let (asker, theirs) = asker();
+                askers.0.push(asker);
+                ends.push(theirs);
+                waiting -= 1;
+                askers.go_on(now);
+            }
+            askers.tell(Some(vec![0; 1 << 20]), now);
+            askers.go_on(now);
+            if waiting == 0 && askers.has_room() {
+                break;
+            }
+            // Each takes some, and never all.
+            ends.retain(|mut theirs| take(theirs) > 0 && theirs.read(&mut [0]).is_err());
+            assert_eq!(ends.len(), ASKERS_MAX);
+            now += ASKER_WAIT / 2;
+            assert!(askers.due() >= Some(now));
+            askers.go_on(now);
+        }
+        assert_eq!(now, begun + 2 * ASKER_WAIT);
+        // Nobody waits now, and they may have the rest.
+        assert_eq!(askers.0.len(), ASKERS_MAX - 1);
     }
 }

@@ -199,7 +199,10 @@ impl Watcher {
                 self.threads.entry(id).or_default().forget_calls();
             }
             Stop::Signal(stop::SIGTRAP) => return self.trap(id, now),
-            // A new thread's first stop.
+            // A new thread's first stop, or anybody's, which stops nobody here.
+            Stop::Signal(stop::SIGSTOP) if thread.stepping.is_some() => {
+                return Ok(Go::Step(stop::NONE));
+            }
             Stop::Signal(stop::SIGSTOP) => {}
             // It came before the step. That ends where a handler begins, which returns to the breakpoint.
             Stop::Signal(signal) if thread.stepping.is_some() => return Ok(Go::Step(signal)),

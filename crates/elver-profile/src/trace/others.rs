@@ -82,8 +82,11 @@ impl Others {
             // A program of another user's gets his rights only if nobody watches.
             Stop::SystemCall if becomes_another(id) => return self.let_go(id),
             Stop::Signal(stop::SIGTRAP) if other.shares => other.trap(id, spots, memory)?,
+            // What it begins with, or anybody's, which stops nobody here.
+            Stop::Signal(stop::SIGSTOP) if other.stepping.is_some() => Go::Step(stop::NONE),
+            Stop::Signal(stop::SIGSTOP) => Go::On(stop::NONE),
             Stop::Signal(signal) if other.stepping.is_some() => Go::Step(signal),
-            Stop::Signal(signal) if signal != stop::SIGSTOP => Go::On(signal),
+            Stop::Signal(signal) => Go::On(signal),
             _ => Go::On(stop::NONE),
         };
         stop::go(id, go).context("a process of the program's cannot go on")

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use elver_core::Core;
-use elver_portal::{Answer, NodeRecords, RefusalCode};
+use elver_portal::{Answer, NodeRecords};
 use elver_soft::SoftDevice;
 use elver_verbs::Time;
 
@@ -13,7 +13,6 @@ use crate::engine::maker::Maker;
 use crate::engine::orders::{Awaiting, Cleared, Filed, SetFile};
 use crate::engine::quota::Usage;
 use crate::engine::sessions::Sessions;
-use crate::engine::translate::Refused;
 
 impl Sets {
     /// The file of a set was made, or not. It is handed to the process that prepares the set, or the set
@@ -27,16 +26,23 @@ impl Sets {
     ) {
         let Filed { order: SetFile { set: number, token, request, account, bytes, .. }, result } =
             filed;
-        let waits = |set: &&mut super::Set| set.parent.token == token && set.files.is_none();
-        let set = self.all.get_mut(&number).filter(waits);
-        let is_there = set.is_some();
-        // What nobody was handed goes as well when its account's turn comes, and counts until then.
+        // What nobody is handed goes as well when its account's turn comes, and counts until then.
         let discard = |file| {
             let (usage, awaited_by) = (Usage::file(bytes), Awaiting::Nobody);
             maker.empty(file, bytes, Cleared { account, usage, awaited_by });
         };
-        let handed = match (result, set) {
-            (Ok(file), Some(set)) => {
+        let waits =
+            |set: &&mut super::Set| set.parent.token == token && set.preparing == Some(request);
+        let Some(set) = self.all.get_mut(&number).filter(waits) else {
+            // Whoever ended the set has answered.
+            match result {
+                Ok(file) => discard(file),
+                Err(_) => sessions.quotas.give_back(account, Usage::file(bytes)),
+            }
+            return;
+        };
+        let handed = match result {
+            Ok(file) => {
                 let records = NodeRecords::map(&file, set.layout);
                 file.is_had_by(account);
                 let sent = records.and_then(|records| {
@@ -45,6 +51,7 @@ impl Sets {
                 match sent {
                     Ok(records) => {
                         set.files = Some(Files { file, records: Arc::new(records) });
+                        set.preparing = None;
                         Ok(Answer::Prepared { set: number, file_bytes: bytes })
                     }
                     Err(error) => {
@@ -53,16 +60,12 @@ impl Sets {
                     }
                 }
             }
-            (Ok(file), None) => {
-                discard(file);
-                Err(Refused::new(RefusalCode::State, "the set was ended before it was there"))
-            }
-            (Err(error), _) => {
+            Err(error) => {
                 sessions.quotas.give_back(account, Usage::file(bytes));
                 Err(error.into())
             }
         };
-        if handed.is_err() && is_there {
+        if handed.is_err() {
             self.dissolve(number, sessions, core, now);
         }
         sessions.answer_token(token, request, handed, now);

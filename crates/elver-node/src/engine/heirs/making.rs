@@ -92,16 +92,17 @@ impl Sets {
         now: Time,
     ) {
         let Some(set) = self.all.get_mut(&number) else { return };
-        let Some(request) = set.sealing.take() else {
+        if set.sealing.is_none() {
             let Some(heir) = set.heirs.get_mut(at as usize) else { return };
             let wait = RETRY_NS.saturating_mul(1 << heir.failures.min(16)).min(RETRY_NS_MAX);
             heir.failures += 1;
             self.put_off.insert((now.saturating_add_ns(wait), number, at));
             return;
-        };
+        }
         let token = set.parent.token;
-        self.dissolve(number, sessions, core, now);
-        sessions.answer_token(token, request, Err(refused), now);
+        if let Some(request) = self.dissolve(number, sessions, core, now) {
+            sessions.answer_token(token, request, Err(refused), now);
+        }
     }
 
     /// Makes an heir, or has its place made ready for it; whether it is made.

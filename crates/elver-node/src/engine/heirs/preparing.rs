@@ -57,6 +57,10 @@ pub(in crate::engine) enum Ordered {
     Answer(Answer<'static>),
     /// The answer comes when the file, or the heirs, are there.
     Later,
+    /// It is done; a request that waited for the set is to be answered behind it.
+    Disowned {
+        waited: Option<u32>,
+    },
 }
 
 impl Sets {
@@ -123,8 +127,7 @@ impl Sets {
             }
             SetOrder::Disown { set } => {
                 self.own(set, parent.token)?;
-                self.dissolve(set, sessions, core, now);
-                Ok(Ordered::Answer(Answer::Done))
+                Ok(Ordered::Disowned { waited: self.dissolve(set, sessions, core, now) })
             }
         }
     }
@@ -183,6 +186,7 @@ impl Sets {
             each,
             addr: 0,
             plan: Vec::new(),
+            preparing: Some(request),
             sealing: None,
             sealed: false,
             must_connect: true,

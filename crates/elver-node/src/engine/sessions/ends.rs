@@ -91,10 +91,8 @@ impl Sessions {
         let Some(request) = open.goodbye.take() else { return Ok(()) };
         let usage = open.own_usage().within_session();
         quotas.give_back(account, usage.minus(usage.of_memory()));
-        let forgotten = maker.forget(token, account);
-        quotas.give_back(account, forgotten.usage);
-        let ordered = open.ordered.drain().map(|(request, _)| request).chain(forgotten.files);
-        let ordered: Vec<u32> = ordered.collect();
+        quotas.give_back(account, maker.forget(token, account));
+        let ordered: Vec<u32> = open.ordered.drain().map(|(request, _)| request).collect();
         let mut leavings = Leavings::default();
         for (_, region) in open.regions.drain().chain(open.leaving.drain()) {
             leavings.memory.extend(region.memory.and_then(Held::into_last));
