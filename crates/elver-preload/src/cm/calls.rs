@@ -149,13 +149,17 @@ impl Cm {
         }
         let mut at = at;
         if at.port() == 0 {
-            let (port, held) = ports::hold_any(id.port_space, bound, anywhere)?;
+            let port = if id.reuses_port {
+                let (port, held) = ports::hold_any_shared(id.port_space, bound, anywhere)?;
+                id.claims.extend(held);
+                port
+            } else {
+                let (port, held) = ports::hold_any(id.port_space, bound, anywhere)?;
+                id.claims.push(held);
+                port
+            };
             at.set_port(port);
-            id.claims.push(held);
             id.holds_port = true;
-            if id.reuses_port {
-                id.claims.extend(ports::share(id.port_space, port, bound));
-            }
         } else if !id.reuses_port {
             id.claims.push(ports::hold(id.port_space, at.port(), bound).ok_or(libc::EADDRINUSE)?);
             id.holds_port = true;
