@@ -15,11 +15,8 @@ use crate::fork::generation;
 use crate::layout::{Context, ContextOps, Device, VerbsContext};
 use crate::owned::given;
 use crate::rung::Rung;
-use crate::told::{Owned, Told, owned};
+use crate::told::{CLOSED, Owned, Told, owned};
 use crate::{caps, cq, cq_ex, dm, left, mw, odp, pd, qp, qp_ex, srq, xrc};
-
-/// The generation of no process.
-const CLOSED: u32 = 0;
 
 /// A context of the process's device.
 fn open(engine: &Engine, device: *mut Device, cmd: OwnedFd) -> Result<*mut Context, c_int> {

@@ -8,12 +8,12 @@ use elver_soft::SoftMemory;
 use elver_verbs::{AccessFlags, Memory as _};
 
 use crate::device_memory::all;
-use crate::engine::Kind;
+use crate::engine::{Engine, Kind};
 use crate::errno::{code, object};
 use crate::layout::{AllocDmAttr, Context, Dm, Mr, Pd};
 use crate::owned::given;
 use crate::region::{register, rights};
-use crate::told::Told;
+use crate::told::{CLOSED, Told, owned};
 
 /// How much of it a device has, in bytes.
 pub(crate) const DM_MAX: usize = 1 << 20;
@@ -22,6 +22,15 @@ const WORD: u64 = 4;
 /// Its memory begins at a page.
 const LOG_ALIGN_MAX: u32 = 12;
 
+/// The engine of a context that is not closed; none where it is a parent's, by which a child of `fork` has device memory too.
+fn engine_of(context: *mut Context) -> Result<Option<&'static Engine>, c_int> {
+    // SAFETY: the verbs contract.
+    if unsafe { owned(given(context)?) }.generation == CLOSED {
+        return Err(libc::ENODEV);
+    }
+    Ok(Engine::of(context).ok())
+}
+
 pub(crate) unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut AllocDmAttr) -> *mut Dm {
     object(|| {
         // SAFETY: the verbs contract.
@@ -29,8 +38,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(context: *mut Context, attr: *mut Alloc
         if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > LOG_ALIGN_MAX {
             return Err(libc::EINVAL);
         }
-        // SAFETY: the verbs contract.
-        unsafe { given(context)? };
+        engine_of(context)?;
         let mut all = all();
         let used: usize = all.dms.values().map(|dm| dm.length).sum();
         if attr.length > DM_MAX - used {
@@ -52,12 +60,16 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut Dm) -> c_int {
     code(|| {
         // SAFETY: the verbs contract.
         let handle = unsafe { given(dm)? }.handle;
+        let mut state = Engine::of(dm).ok().map(Engine::lock);
         let mut all = all();
         match all.dms.get(&handle) {
             None => return Err(libc::EINVAL),
             Some(found) if found.users > 0 => return Err(libc::EBUSY),
             Some(_) => all.dms.remove(&handle),
         };
+        if let Some(state) = &mut state {
+            state.bare.remove(&dm.addr());
+        }
         // SAFETY: it is ours.
         drop(unsafe { Box::from_raw(dm) });
         Ok(())
@@ -142,18 +154,22 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_import_dm(context: *mut Context, handle: u32) -> *mut Dm {
     object(|| {
-        // SAFETY: the verbs contract.
-        unsafe { given(context)? };
-        match all().dms.contains_key(&handle) {
-            true => Ok(boxed(context, handle)),
-            false => Err(libc::ENOENT),
+        let mut state = engine_of(context)?.map(Engine::lock);
+        if !all().dms.contains_key(&handle) {
+            return Err(libc::ENOENT);
         }
+        let dm = boxed(context, handle);
+        if let Some(state) = &mut state {
+            state.bare.insert(dm.addr(), Told { context, element: dm.cast() });
+        }
+        Ok(dm)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_unimport_dm(dm: *mut Dm) {
     if !dm.is_null() {
+        let _ = Engine::of(dm).map(|engine| engine.lock().bare.remove(&dm.addr()));
         // SAFETY: the verbs contract: it came from `ibv_import_dm`; the memory itself stays.
         drop(unsafe { Box::from_raw(dm) });
     }

@@ -92,7 +92,7 @@ pub(crate) struct State {
     pub(crate) mrs: HashMap<Mr, Region>,
     pub(crate) mws: HashMap<Mw, Told>,
     pub(crate) ahs: HashMap<Ah, Told>,
-    /// Channels and thread domains, of which the device knows nothing, by their addresses.
+    /// What the device knows nothing of, by its address: channels, thread and parent domains, and what was imported.
     pub(crate) bare: HashMap<usize, Told>,
     pub(crate) parents: Parents,
     /// What means nothing on Ethernet of the addresses of QPs, as the program gave it.

@@ -1,6 +1,6 @@
 //! What a process has that a child of `fork` does not: the child finds none, and makes its own.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -26,6 +26,12 @@ struct Making(UnsafeCell<libc::pthread_mutex_t>);
 unsafe impl Sync for Making {}
 
 static MAKING: Making = Making(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
+
+thread_local! {
+    /// This thread has its turn, or waits for it. A signal may end the process meanwhile, and when it forks the program's own
+    /// handlers run in it: both close descriptors.
+    static IN_TURN: Cell<bool> = const { Cell::new(false) };
+}
 
 /// This process's generation: never 0.
 #[inline]
@@ -81,7 +87,8 @@ impl AsFd for Unshared {
 
 impl Drop for Unshared {
     fn drop(&mut self) {
-        let _turn = Turn::begin();
+        // A thread that waited for its own turn to end would do so for ever.
+        let _turn = (!IN_TURN.get()).then(Turn::begin);
         keep_in_child(self.0.as_raw_fd());
         // SAFETY: nobody uses it behind this.
         unsafe { ManuallyDrop::drop(&mut self.0) };
@@ -133,7 +140,7 @@ struct Turn;
 
 impl Turn {
     fn begin() -> Turn {
-        // SAFETY: no handler is called by the thread itself meanwhile: what is made does not fork.
+        // SAFETY: the thread has no turn: what is made makes nothing else, and what closes something looks before.
         unsafe { lock() };
         Turn
     }
@@ -147,6 +154,7 @@ impl Drop for Turn {
 }
 
 unsafe extern "C" fn lock() {
+    IN_TURN.set(true);
     // SAFETY: it was made above, and is never destroyed.
     unsafe { libc::pthread_mutex_lock(MAKING.0.get()) };
 }
@@ -154,6 +162,7 @@ unsafe extern "C" fn lock() {
 unsafe extern "C" fn unlock() {
     // SAFETY: as above; the thread that locked it is the one that unlocks it, in a child too.
     unsafe { libc::pthread_mutex_unlock(MAKING.0.get()) };
+    IN_TURN.set(false);
 }
 
 /// In a child, whose only thread is the one that forked.
@@ -168,4 +177,30 @@ unsafe extern "C" fn begin() {
     }
     // SAFETY: the thread has locked it before it forked.
     unsafe { unlock() };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    /// As the handler of a signal closes what is left when it ends the process, and the program's own handlers when it forks.
+    #[test]
+    fn who_closes_a_descriptor_in_a_turn_of_its_own_does_not_wait_for_its_end() {
+        let held = Unshared::of(|| eventfd(0, EventfdFlags::CLOEXEC)).unwrap();
+        let (says, closed) = mpsc::channel();
+        // One that waits for itself does so for ever, and is left behind.
+        std::thread::spawn(move || {
+            let _turn = Turn::begin();
+            drop(held);
+            says.send(()).unwrap();
+        });
+        closed.recv_timeout(Duration::from_secs(60)).expect("it waits for itself");
+        // The turn has come to its end, and others have theirs.
+        drop(Unshared::of(|| eventfd(0, EventfdFlags::CLOEXEC)).unwrap());
+    }
 }

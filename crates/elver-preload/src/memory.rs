@@ -18,6 +18,7 @@ use crate::odp;
 use crate::owned::given;
 use crate::parents::Made;
 use crate::region::{ON_DEMAND, boxed, register, rights, writes};
+use crate::told::Told;
 
 const PAGE: usize = 4096;
 /// `enum ibv_rereg_mr_flags`.
@@ -136,6 +137,7 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> c_int {
             of_verbs(error)
         })?;
         forget(&mut state, handle);
+        state.bare.remove(&mr.addr());
         // SAFETY: it is ours, and nothing uses it.
         drop(unsafe { Box::from_raw(mr) });
         Ok(())
@@ -255,19 +257,22 @@ unsafe extern "C" fn ibv_import_mr(pd: *mut Pd, handle: u32) -> *mut Mr {
     object(|| {
         // SAFETY: the verbs contract.
         let (context, domain) = unsafe { (given(pd)?.context, PdHandle((*pd).handle)) };
-        let state = Engine::of(pd)?.lock();
+        let mut state = Engine::of(pd)?.lock();
         let Some(region) = state.mrs.get(&Handle(handle)) else { return Err(libc::ENOENT) };
         if region.pd != domain {
             return Err(libc::EINVAL);
         }
         let Region { length, lkey, rkey, .. } = *region;
-        Ok(boxed(Mr { context, pd, addr: ptr::null_mut(), length, handle, lkey, rkey }))
+        let mr = boxed(Mr { context, pd, addr: ptr::null_mut(), length, handle, lkey, rkey });
+        state.bare.insert(mr.addr(), Told { context, element: mr.cast() });
+        Ok(mr)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_unimport_mr(mr: *mut Mr) {
     if !mr.is_null() {
+        let _ = Engine::of(mr).map(|engine| engine.lock().bare.remove(&mr.addr()));
         // SAFETY: the verbs contract: it came from `ibv_import_mr`; the region itself stays.
         drop(unsafe { Box::from_raw(mr) });
     }

@@ -76,6 +76,7 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut Pd) -> c_int {
                 state.pds.remove(&handle);
             }
         }
+        state.bare.remove(&pd.addr());
         // SAFETY: it is ours, and nothing uses it.
         drop(unsafe { Box::from_raw(pd) });
         Ok(())
@@ -110,6 +111,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         }
         let parent = boxed(context, domain.pd.handle, Some((of, td)));
         state.parents.add(parent);
+        state.bare.insert(parent.addr(), Told { context, element: parent.cast() });
         Ok(parent)
     })
 }
@@ -146,18 +148,20 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut Td) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_import_pd(context: *mut Context, handle: u32) -> *mut Pd {
     object(|| {
-        // SAFETY: the verbs contract.
-        unsafe { given(context)? };
-        match Engine::of(context)?.lock().pds.contains_key(&Handle(handle)) {
-            true => Ok(boxed(context, handle, None)),
-            false => Err(libc::ENOENT),
+        let mut state = Engine::of(context)?.lock();
+        if !state.pds.contains_key(&Handle(handle)) {
+            return Err(libc::ENOENT);
         }
+        let pd = boxed(context, handle, None);
+        state.bare.insert(pd.addr(), Told { context, element: pd.cast() });
+        Ok(pd)
     })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_unimport_pd(pd: *mut Pd) {
     if !pd.is_null() {
+        let _ = Engine::of(pd).map(|engine| engine.lock().bare.remove(&pd.addr()));
         // SAFETY: the verbs contract: it came from `ibv_import_pd`; the domain itself stays.
         drop(unsafe { Box::from_raw(pd.cast::<OwnedPd>()) });
     }

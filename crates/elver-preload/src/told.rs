@@ -15,6 +15,9 @@ use crate::rung::Rung;
 /// that wait, each is told of once.
 const MANY: usize = 1 << 10;
 
+/// The generation of no process: a context's that is closed, and that something is left of.
+pub(crate) const CLOSED: u32 = 0;
+
 /// A context, and what a program does not see of it.
 #[repr(C)]
 pub(crate) struct Owned {

@@ -126,6 +126,8 @@ impl Cm {
     fn bind(&mut self, id: u32, at: SocketAddr) -> Result<(), c_int> {
         let anywhere = self.rng.next_u32();
         let device = self.address;
+        // IPv4's may be written as IPv6's, and is told as it is written.
+        let ip = at.ip().to_canonical();
         let held = self.id(id)?;
         if held.src.is_some() {
             return Err(libc::EINVAL);
@@ -136,24 +138,28 @@ impl Cm {
             let lets = shares && other.reuses_port && other.service.is_none();
             !lets && !other.claims.is_empty()
         };
-        let bound = Bound::new(at.ip(), held.own_family_only);
+        let bound = Bound::new(ip, held.own_family_only);
         if at.port() != 0 && self.is_taken(port_space, at.port(), bound, holds) {
             return Err(libc::EADDRNOTAVAIL);
         }
         let id = self.id(id)?;
         let wild = bound.is_any();
-        if !wild && !address::is_local(at.ip()) {
+        if !wild && !address::is_local(ip) {
             return Err(libc::ENODEV);
         }
         let mut at = at;
         if at.port() == 0 {
-            let (port, held) = ports::hold_any(id.port_space, bound, anywhere)?;
+            let port = if id.reuses_port {
+                let (port, held) = ports::hold_any_shared(id.port_space, bound, anywhere)?;
+                id.claims.extend(held);
+                port
+            } else {
+                let (port, held) = ports::hold_any(id.port_space, bound, anywhere)?;
+                id.claims.push(held);
+                port
+            };
             at.set_port(port);
-            id.claims.push(held);
             id.holds_port = true;
-            if id.reuses_port {
-                id.claims.extend(ports::share(id.port_space, port, bound));
-            }
         } else if !id.reuses_port {
             id.claims.push(ports::hold(id.port_space, at.port(), bound).ok_or(libc::EADDRINUSE)?);
             id.holds_port = true;
@@ -167,7 +173,6 @@ impl Cm {
         id.src = Some(at);
         // To the kernel loopback is all addresses (`cma_any_addr`), and another interface's have no device: programs ask so for
         // addresses that others can reach. A device on loopback is had at any, and datagrams' memory is registered at once.
-        let ip = at.ip().to_canonical();
         let is_elsewhere = ip.is_loopback() || are_on_two_interfaces(ip, device);
         id.has_device = !wild && (device.is_loopback() || id.is_datagrams() || !is_elsewhere);
         Ok(())
@@ -188,8 +193,8 @@ impl Cm {
         {
             self.bind(id, src)?;
         }
-        let from = from.map(|src| src.ip()).filter(|ip| !ip.is_unspecified());
-        if from.is_some_and(|ip| !address::is_local(ip)) {
+        let from = from.map(|src| src.ip()).filter(|ip| !ip.to_canonical().is_unspecified());
+        if from.is_some_and(|ip| !address::is_local(ip.to_canonical())) {
             return Err(libc::ENODEV);
         }
         let anywhere = self.rng.next_u32();
@@ -209,7 +214,7 @@ impl Cm {
             self.tell(id, Kind::AddrError, -libc::ENETUNREACH, |_| ());
             return Ok(());
         }
-        if held.src.is_none_or(|src| src.ip().is_unspecified()) {
+        if held.bound().is_none_or(|bound| bound.is_any()) {
             let source = if here { address::source(to) } else { own };
             let ip = from.unwrap_or(address::written_as(dst.ip(), source));
             let port = match held.src {

@@ -72,15 +72,16 @@ fn is_held_alone_in(table: &str, port_space: u16, port: u16, bound: Bound) -> bo
         .any(|held| held.is_same_or_shuts_out(&bound) && !is_shared(held))
 }
 
-/// Tells those that reuse a port that who has it shares it.
-pub(crate) fn share(port_space: u16, port: u16, bound: Bound) -> Option<Claim> {
-    claim(&format!("{SHARED}/{port_space:04x}/{port}/{bound}")).ok()
+/// Holds a port, and tells those that reuse it that it is shared: before it is held, so that it is held alone at no time. The
+/// first goes first.
+fn try_hold_shared(port_space: u16, port: u16, bound: Bound) -> io::Result<[Claim; 2]> {
+    let shared = claim(&format!("{SHARED}/{port_space:04x}/{port}/{bound}"))?;
+    Ok([try_hold(port_space, port, bound)?, shared])
 }
 
-/// Holds a port that is shared; none if somebody has it. The first goes first.
+/// Holds a port that is shared; none if somebody has it.
 pub(crate) fn hold_shared(port_space: u16, port: u16, bound: Bound) -> Option<[Claim; 2]> {
-    let shared = share(port_space, port, bound)?;
-    Some([hold(port_space, port, bound)?, shared])
+    try_hold_shared(port_space, port, bound).ok()
 }
 
 /// Holds a port; none if somebody has it.
@@ -97,22 +98,31 @@ pub(crate) fn hold_any(
     first_free(1, anywhere, |port| try_hold(port_space, port, bound))
 }
 
+/// The same, of ports that are to be shared.
+pub(crate) fn hold_any_shared(
+    port_space: u16,
+    bound: Bound,
+    anywhere: u32,
+) -> Result<(u16, [Claim; 2]), c_int> {
+    first_free(1, anywhere, |port| try_hold_shared(port_space, port, bound))
+}
+
 /// Holds any [`BLOCK`] ports that connections may be from, and that no other process holds so; the first of them.
 pub(crate) fn hold_block(port_space: u16, anywhere: u32) -> Result<(u16, Claim), c_int> {
     first_free(BLOCK, anywhere, |first| claim(&format!("{FROM}/{port_space:04x}/{first}")))
 }
 
 /// The first that nobody has. When descriptors have run out no other is tried.
-fn first_free(
+fn first_free<T>(
     each: u16,
     anywhere: u32,
-    hold: impl Fn(u16) -> io::Result<Claim>,
-) -> Result<(u16, Claim), c_int> {
+    hold: impl Fn(u16) -> io::Result<T>,
+) -> Result<(u16, T), c_int> {
     let count = u32::from(COUNT / each);
     for step in 0..count {
         let port = FIRST + (anywhere.wrapping_add(step) % count) as u16 * each;
         match hold(port) {
-            Ok(claim) => return Ok((port, claim)),
+            Ok(held) => return Ok((port, held)),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => return Err(error.raw_os_error().unwrap_or(libc::EADDRNOTAVAIL)),
         }
@@ -212,5 +222,22 @@ mod tests {
         drop((held, listens, has));
         assert!(hold(0xfff0, port, one).is_some());
         assert_eq!((find(0xfff0, whole), find_bound(0xfff0, whole)), (None, None));
+    }
+
+    /// Who has a port that is said to be shared has said it himself, or nobody may share it.
+    #[test]
+    fn a_port_is_not_had_while_another_says_whether_it_is_shared() {
+        let bound: Bound = "127.0.0.1".parse().unwrap();
+        let anywhere = std::process::id();
+        let (port, held) = hold_any_shared(0xfff2, bound, anywhere).unwrap();
+        assert!(!is_held_alone(0xfff2, port, bound));
+        // Another one that lets it go has let go the port itself already.
+        let [port_itself, shared] = held;
+        drop(port_itself);
+        assert!(hold_shared(0xfff2, port, bound).is_none());
+        let (next, [_, _]) = hold_any_shared(0xfff2, bound, anywhere).unwrap();
+        assert_ne!(next, port);
+        drop(shared);
+        assert_eq!(hold_any_shared(0xfff2, bound, anywhere).unwrap().0, port);
     }
 }

@@ -74,6 +74,8 @@ struct Staged {
     op: SendOp,
     flags: SendFlags,
     length: u32,
+    /// Where in its memory the peer let it reach.
+    address: u64,
     /// Where its SGEs end, or its inline bytes.
     inline: bool,
     end: usize,
@@ -355,7 +357,7 @@ impl<'a> Run<'a> {
         stage.reach(address, length as usize);
         stage.reads = reads;
         let SendWr { wr_id, op, flags, .. } = *wr;
-        stage.wrs.push(Staged { wr_id, op, flags, length, inline, end });
+        stage.wrs.push(Staged { wr_id, op, flags, length, address, inline, end });
         Way::Taken
     }
 
@@ -368,7 +370,7 @@ impl<'a> Run<'a> {
         let (mut sum, mut sges, mut bytes) = (0, 0, 0);
         for wr in &self.stage.wrs {
             sum += u64::from(wr.length);
-            let Staged { wr_id, op, flags, length, inline, end } = *wr;
+            let Staged { wr_id, op, flags, length, inline, end, .. } = *wr;
             if sum <= moved {
                 self.device.end_direct(self.qp, wr_id, &op, flags, length);
             } else {
@@ -391,12 +393,9 @@ impl<'a> Run<'a> {
     /// back what it reaches for, and the QP may have failed.
     #[cold]
     fn run_alone(&mut self) -> u64 {
-        let Some(Staged { wr_id, op, flags, length, end, .. }) = self.stage.wrs.first() else {
-            return 0;
-        };
-        let (wr_id, op, flags, length, end) = (*wr_id, *op, *flags, *length, *end);
+        let Some(wr) = self.stage.wrs.first() else { return 0 };
+        let Staged { wr_id, op, flags, length, address, end, .. } = *wr;
         let Some((remote, access)) = wanted(&op) else { return 0 };
-        let address = granted(self.door.as_ref(), self.link, remote, length, access);
         let mut moved = 0;
         loop {
             let part = MOST.min(u64::from(length) - moved);
@@ -409,8 +408,9 @@ impl<'a> Run<'a> {
             let payload = Payload::Sges(&self.stage.sges[..end]);
             let wr = SendWr { wr_id, op, flags, payload, dest: None };
             let stands = self.device.check_direct(self.qp, &wr, 0, |_, _, _| true).is_some();
-            if !stands || granted(self.door.as_ref(), self.link, remote, length, access) != address
-            {
+            let granted = granted(self.door.as_ref(), self.link, remote, length, access);
+            // Where it was taken back before the first piece none of the others may go either.
+            if !stands || granted != Some(address) {
                 return moved;
             }
         }
@@ -496,5 +496,93 @@ impl Stage {
         self.local.clear();
         self.remote.clear();
         self.long = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use elver_soft::{Reach, SoftConfig};
+    use elver_verbs::{
+        AddressVector, CqInit, Gid, Memory as _, QpAttr, QpAttrMask, QpInit, QpState, QpType,
+        qp_state,
+    };
+
+    use super::super::hub::watch::tests::two;
+    use super::*;
+    use crate::direct::told::Door;
+
+    const RKEY: u32 = 0x709;
+    const DEST_QPN: u32 = 9;
+    const PD: u32 = 3;
+
+    /// A QP that is connected, though nobody is there.
+    fn connected(device: &mut SoftDevice, to: IpAddr) -> (elver_verbs::Pd, Qp) {
+        let pd = device.alloc_pd().unwrap();
+        let cq = device.create_cq(CqInit { cqe: 8 }).unwrap();
+        let qp = device.create_qp(QpInit::new(QpType::Rc, pd, cq)).unwrap();
+        let mut attr = QpAttr {
+            ah_attr: AddressVector { dgid: Gid::from(to), ..AddressVector::default() },
+            path_mtu: device.query_port().active_mtu,
+            dest_qp_num: DEST_QPN,
+            ..QpAttr::default()
+        };
+        let mut from = QpState::Reset;
+        for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
+            attr.qp_state = to;
+            let row = qp_state::transition(QpType::Rc, from, to).unwrap();
+            device.modify_qp(qp, &attr, row.required | QpAttrMask::STATE).unwrap();
+            from = to;
+        }
+        (pd, qp)
+    }
+
+    #[test]
+    fn once_a_region_is_taken_back_no_further_piece_is_written() {
+        const LENGTH: u64 = 3 * MOST;
+        let (first, second, peer) = two(209);
+        let process = std::process::id();
+        let own = IpAddr::from([127, 210, (process >> 8) as u8, process as u8]);
+        let config = SoftConfig { publish: false, ..SoftConfig::for_address(own) };
+        let mut device = SoftDevice::open(config).unwrap();
+        let (pd, qp) = connected(&mut device, peer.address);
+        let qpn = device.qp_num(qp).unwrap();
+        let memory = device.alloc_memory(LENGTH).unwrap();
+        memory.write(0, &vec![7; LENGTH as usize]).unwrap();
+        let mr = device.reg_mr(pd, memory, None, AccessFlags::empty()).unwrap();
+
+        let mut theirs = vec![0_u8; LENGTH as usize];
+        let (access, address) =
+            (AccessFlags::REMOTE_WRITE, theirs.as_mut_ptr().expose_provenance() as u64);
+        let reach = Reach { rkey: RKEY, pd: PD, base: 0, length: LENGTH, access };
+        let region = Name::Region(RKEY);
+        assert!(second.table.tell(region, Place { reach, address }.words()));
+        let door = Door { dest_qpn: qpn, dest: own, pd: PD, access, reads: 0 };
+        assert!(second.table.tell(Name::Qp(DEST_QPN), door.words()));
+
+        let link = Link::new(first, peer.clone(), own, (qpn, DEST_QPN));
+        let mut stage = Stage::default();
+        let mut run = Run::begin(&mut device, &mut stage, &link, qp);
+        let sges = [Sge { addr: mr.addr, length: LENGTH as u32, lkey: mr.lkey }];
+        run.post(&SendWr {
+            wr_id: 1,
+            op: SendOp::Write(RemoteAddr { addr: 0, rkey: RKEY }),
+            flags: SendFlags::SIGNALED,
+            payload: Payload::Sges(&sges),
+            dest: None,
+        })
+        .unwrap();
+        std::thread::scope(|scope| {
+            let taking = scope.spawn(|| second.take_back(region));
+            // It is gone for who looks from now on, and waits for this one to leave.
+            while peer.view.look_up(region).is_some() {
+                std::thread::yield_now();
+            }
+            run.end();
+            assert!(taking.join().unwrap().unwrap().is_some());
+        });
+        let (granted, rest) = theirs.split_at(MOST as usize);
+        assert!(granted.iter().all(|byte| *byte == 7), "what was granted before is written");
+        assert!(rest.iter().all(|byte| *byte == 0), "memory was written that was taken back");
+        assert_eq!(device.outstanding(qp), 1, "the device is to say what becomes of it");
     }
 }

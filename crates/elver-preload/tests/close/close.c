@@ -144,6 +144,48 @@ static void leave_one(struct ibv_device *device)
 	CODE(ibv_close_device(ctx), 0);
 }
 
+/* What was imported, and a parent domain, are a context's, whose ever that is what they are of. And what is closed makes nothing. */
+static void leave_what_is_of_anothers(struct ibv_device *device)
+{
+	struct ibv_context *ctx, *others;
+	struct ibv_pd *pd, *imported;
+	struct ibv_mr *mr, *region;
+	struct ibv_dm *dm, *memory;
+	struct ibv_alloc_dm_attr size = { .length = LENGTH };
+	static char bytes[LENGTH];
+	MADE(others, ibv_open_device(device));
+	MADE(pd, ibv_alloc_pd(others));
+	MADE(mr, ibv_reg_mr(pd, bytes, LENGTH, IBV_ACCESS_LOCAL_WRITE));
+	MADE(dm, ibv_alloc_dm(others, &size));
+	for (int what = 0; what < 4; what++) {
+		struct ibv_parent_domain_init_attr parent = { .pd = pd };
+		MADE(ctx, ibv_open_device(device));
+		MADE(imported, what == 3 ? ibv_alloc_parent_domain(ctx, &parent) : ibv_import_pd(ctx, pd->handle));
+		if (what == 1)
+			MADE(region, ibv_import_mr(imported, mr->handle));
+		if (what == 2)
+			MADE(memory, ibv_import_dm(ctx, dm->handle));
+		if (what == 1 || what == 2)
+			ibv_unimport_pd(imported);
+		CODE(ibv_close_device(ctx), 0);
+		NONE(ibv_alloc_pd(ctx), ENODEV);
+		NONE(ibv_alloc_dm(ctx, &size), ENODEV);
+		NONE(ibv_import_dm(ctx, dm->handle), ENODEV);
+		if (what == 0)
+			ibv_unimport_pd(imported);
+		if (what == 1)
+			ibv_unimport_mr(region);
+		if (what == 2)
+			ibv_unimport_dm(memory);
+		if (what == 3)
+			CODE(ibv_dealloc_pd(imported), ENODEV);
+	}
+	/* The other one has lost nothing. */
+	CODE(ibv_free_dm(dm), 0);
+	CODE(ibv_dereg_mr(mr), 0);
+	CODE(ibv_close_device(others), 0);
+}
+
 enum { CONTEXTS = 140, WINDOWS = 1000, HANDLES = 2000 };
 
 /* Contexts that are closed with all that was made leave nothing in the device: there is room for the last as for the first. */
@@ -200,6 +242,7 @@ int main(void)
 	CODE(ibv_close_device(ours.ctx), 0);
 	leave_what_is_had_alone(list[0]);
 	leave_one(list[0]);
+	leave_what_is_of_anothers(list[0]);
 	leave_much(list[0], gid);
 	ibv_free_device_list(list);
 	printf("%d checks, %d failures\n", checks, failures);

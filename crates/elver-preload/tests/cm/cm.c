@@ -30,6 +30,29 @@ static struct sockaddr_in at(const char *address, uint16_t port)
 	return to;
 }
 
+/* What an address of either version is, in room for both. */
+static struct sockaddr_storage anywhere(const char *address, uint16_t port)
+{
+	struct sockaddr_storage to = { 0 };
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&to;
+	if (!strchr(address, ':')) {
+		*(struct sockaddr_in *)&to = at(address, port);
+		return to;
+	}
+	*v6 = (struct sockaddr_in6){ .sin6_family = AF_INET6, .sin6_port = htons(port) };
+	inet_pton(AF_INET6, address, &v6->sin6_addr);
+	return to;
+}
+
+/* Whether an address is this one, and written so. */
+static int is_at(const struct sockaddr *found, const char *address)
+{
+	char text[INET6_ADDRSTRLEN];
+	const void *bytes = found->sa_family == AF_INET ? (const void *)&((const struct sockaddr_in *)found)->sin_addr :
+							  &((const struct sockaddr_in6 *)found)->sin6_addr;
+	return inet_ntop(found->sa_family, bytes, text, sizeof(text)) && !strcmp(text, address);
+}
+
 static struct rdma_cm_id *id_on(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_id *id;
@@ -44,7 +67,7 @@ static struct rdma_cm_id *id_on(struct rdma_event_channel *channel)
 static struct rdma_cm_id *listener(const char *address, uint16_t port, int backlog)
 {
 	struct rdma_cm_id *id = id_on(servers);
-	struct sockaddr_in own = at(address, port);
+	struct sockaddr_storage own = anywhere(address, port);
 	CODE(rdma_bind_addr(id, (struct sockaddr *)&own), 0);
 	CODE(rdma_listen(id, backlog), 0);
 	return id;
@@ -73,18 +96,26 @@ static struct rdma_cm_event next(struct rdma_event_channel *channel, enum rdma_c
 	return found;
 }
 
-/* An id that asks for a connection. */
-static struct rdma_cm_id *asks(const char *address, uint16_t port)
+/* An id asks for a connection, from an address that it names or from any. */
+static void asks_from(struct rdma_cm_id *id, const char *named, const char *address, uint16_t port)
 {
-	struct rdma_cm_id *id = id_on(clients);
-	struct sockaddr_in to = at(address, port);
-	CODE(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000), 0);
+	struct sockaddr_storage to = anywhere(address, port), own;
+	if (named)
+		own = anywhere(named, 0);
+	CODE(rdma_resolve_addr(id, named ? (struct sockaddr *)&own : NULL, (struct sockaddr *)&to, 1000), 0);
 	next(clients, RDMA_CM_EVENT_ADDR_RESOLVED);
 	CODE(rdma_resolve_route(id, 1000), 0);
 	next(clients, RDMA_CM_EVENT_ROUTE_RESOLVED);
 	CODE(id->route.path_rec->rate, IBV_RATE_100_GBPS);
 	struct rdma_conn_param param = { .retry_count = 7, .qp_num = 0x111 };
 	CODE(rdma_connect(id, &param), 0);
+}
+
+/* An id that asks for a connection. */
+static struct rdma_cm_id *asks(const char *address, uint16_t port)
+{
+	struct rdma_cm_id *id = id_on(clients);
+	asks_from(id, NULL, address, port);
 	return id;
 }
 
@@ -166,34 +197,51 @@ static void over(void)
 	CODE(next(servers, RDMA_CM_EVENT_TIMEWAIT_EXIT).id == other, 1);
 }
 
-static void source(const char *asked, const char *from)
+/* Both ends of what an id asks for, which is from an address. */
+static void is_from(struct rdma_cm_id *id, const char *named, const char *asked, const char *from)
 {
-	struct rdma_cm_id *listens = listener(asked, 0, 8), *id = asks(asked, port_of(listens));
-	struct sockaddr_in *own = (struct sockaddr_in *)rdma_get_local_addr(id);
-	CODE(own->sin_addr.s_addr == at(from, 0).sin_addr.s_addr, 1);
+	struct rdma_cm_id *listens = listener(asked, 0, 8);
+	asks_from(id, named, asked, port_of(listens));
 	struct rdma_cm_id *request = next(servers, RDMA_CM_EVENT_CONNECT_REQUEST).id;
-	struct sockaddr_in *there = (struct sockaddr_in *)rdma_get_peer_addr(request);
-	CODE(there->sin_addr.s_addr == at(from, 0).sin_addr.s_addr, 1);
-	CODE(there->sin_port == own->sin_port, 1);
-	own = (struct sockaddr_in *)rdma_get_local_addr(request);
-	CODE(own->sin_addr.s_addr == at(asked, 0).sin_addr.s_addr, 1);
+	CODE(is_at(rdma_get_local_addr(id), from), 1);
+	CODE(is_at(rdma_get_peer_addr(request), from), 1);
+	CODE(rdma_get_dst_port(request), rdma_get_src_port(id));
+	CODE(is_at(rdma_get_local_addr(request), asked), 1);
 	CODE(rdma_destroy_id(request), 0);
 	CODE(next(clients, RDMA_CM_EVENT_REJECTED).id == id, 1);
 	CODE(rdma_destroy_id(id) | rdma_destroy_id(listens), 0);
 }
 
-/* Who asks for an address of loopback and names none itself is told to have 127.0.0.1, and so is the other end. */
+static void source(const char *asked, const char *from)
+{
+	is_from(id_on(clients), NULL, asked, from);
+}
+
+/* Who asks for an address of loopback and names none itself is told to have 127.0.0.1, and so is the other end. An address of
+   IPv4 that is written as one of IPv6 is the same. */
 static void sources(void)
 {
 	source("127.0.0.5", "127.0.0.1");
+	source("::ffff:127.0.0.5", "::ffff:127.0.0.1");
+	is_from(id_on(clients), "::ffff:127.0.0.7", "::ffff:127.0.0.5", "::ffff:127.0.0.7");
+	is_from(id_on(clients), "::ffff:0.0.0.0", "::ffff:127.0.0.5", "::ffff:127.0.0.1");
+	struct sockaddr_storage all = anywhere("::ffff:0.0.0.0", 0);
+	struct rdma_cm_id *id = id_on(clients);
+	CODE(rdma_bind_addr(id, (struct sockaddr *)&all), 0);
+	is_from(id, NULL, "::ffff:127.0.0.5", "::ffff:127.0.0.1");
 }
 
 /* Where an interface has several addresses of one network, who asks for any is told to have the first, as the routes say. */
 static void further(void)
 {
 	const char *first = getenv("FIRST"), *second = getenv("SECOND");
+	char first_as_v6[INET6_ADDRSTRLEN], second_as_v6[INET6_ADDRSTRLEN];
+	snprintf(first_as_v6, sizeof(first_as_v6), "::ffff:%s", first);
+	snprintf(second_as_v6, sizeof(second_as_v6), "::ffff:%s", second);
 	source(second, first);
 	source(first, first);
+	source(second_as_v6, first_as_v6);
+	is_from(id_on(clients), second_as_v6, first_as_v6, second_as_v6);
 }
 
 static void addresses(void)
@@ -340,20 +388,6 @@ static void everywhere(void)
 	other_binds("127.0.0.2", port, 0);
 	CODE(rdma_destroy_id(one), 0);
 	other_binds("0.0.0.0", port, 0);
-}
-
-/* What an address of either version is, in room for both. */
-static struct sockaddr_storage anywhere(const char *address, uint16_t port)
-{
-	struct sockaddr_storage to = { 0 };
-	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&to;
-	if (!strchr(address, ':')) {
-		*(struct sockaddr_in *)&to = at(address, port);
-		return to;
-	}
-	*v6 = (struct sockaddr_in6){ .sin6_family = AF_INET6, .sin6_port = htons(port) };
-	inet_pton(AF_INET6, address, &v6->sin6_addr);
-	return to;
 }
 
 /* Ports that another host's program knows. */
