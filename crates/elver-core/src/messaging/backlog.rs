@@ -47,10 +47,12 @@ impl Backlog {
         !self.has_part(2 * FILLING, config)
     }
 
-    /// Makes a note of a sender that waits, if there is room. Whether it was not known to wait before.
+    /// Makes a note of a sender that waits, if there is room. Whether it was not known to wait before: who has connected
+    /// anew was told over another connection, and its secret is another.
     pub(crate) fn halt(&mut self, from: (PeerId, u32), cookie: u64) -> bool {
         if self.halted.len() < HALTED_MAX || self.halted.contains_key(&from) {
-            self.halted.insert(from, cookie).is_none()
+            let before = self.halted.insert(from, cookie);
+            before.is_none_or(|before| before >> 32 != cookie >> 32)
         } else {
             true
         }
@@ -78,5 +80,7 @@ mod tests {
         assert_eq!(backlog.halted.len(), HALTED_MAX);
         assert!(!backlog.halt(sender(0), 2), "who is noted is still heard");
         assert_eq!(backlog.halted[&sender(0)], 2);
+        assert!(backlog.halt(sender(0), 1 << 32 | 2), "of another connection");
+        assert!(!backlog.halt(sender(0), 1 << 32 | 3));
     }
 }

@@ -144,6 +144,29 @@ fn bytes_on_their_way_to_a_full_receiver_are_refused() {
     assert!((32..=64).contains(&held), "{held} are held");
 }
 
+/// Who had been told to wait, and then connected anew, was taken for one that knows, and sent on until it was refused.
+#[test]
+fn who_connects_anew_is_told_again_to_wait() {
+    let mut crowd = Crowd::new(1);
+    let sent = crowd.until_halted();
+    crowd.cluster.take(1, sent as usize);
+    crowd.cluster.connect(1, crowd.senders[0], 2, PORT);
+    for n in 0..EACH {
+        crowd.send(n);
+        crowd.cluster.drive(10_000);
+    }
+    let [sender, receiver] = [1, 2].map(|n| crowd.cluster.nodes[n].core.stats());
+    assert_eq!((sender.halts, receiver.messages_refused), (2, 0), "{receiver:?}");
+    for n in 0..sent + EACH {
+        crowd.cluster.recv(2, crowd.receiver, n, &[crowd.far.sge(0, 8)]);
+        assert_eq!(crowd.cluster.take_one(2).wc.status, WcStatus::Success);
+    }
+    let ended = crowd.cluster.take(1, EACH as usize);
+    assert!(ended.iter().all(|done| done.wc.status == WcStatus::Success));
+    assert_eq!(crowd.cluster.nodes[1].events, []);
+    crowd.cluster.check();
+}
+
 /// What one user did not take had everybody's unexpected messages refused, for as long as he liked. Messages of no
 /// bytes cost the node memory as well, and were not counted: one user's could take gigabytes of it.
 #[test]
