@@ -3,7 +3,7 @@
 //! Nothing of this is on any path of a running node. A count that went wrong shows here at the next
 //! look, and not when a pool that leaked has run dry.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -165,12 +165,9 @@ impl<D: Device> Core<D> {
             *watched.entry(key).or_insert(0) += 1;
         }
         agree!(watched, self.keep_alive.counts().collect(), "VQPs that count for their nodes");
-        if let Some(newcomers) = self.keep_alive.all_newcomers() {
-            let waits = |id: &VqpId| self.vqps.get(*id).is_some_and(|vqp| vqp.newcomer);
-            let waiting: BTreeSet<VqpId> = newcomers.filter(waits).collect();
-            let known = self.vqps.iter().filter(|(_, vqp)| vqp.newcomer).count();
-            agree!(known, waiting.len(), "VQPs that wait to be looked after");
-        }
+        let waits = |id: &VqpId| self.vqps.get(*id).is_some_and(|vqp| vqp.newcomer);
+        let newcomers = self.vqps.iter().filter(|(_, vqp)| vqp.newcomer).count();
+        self.keep_alive.audit_newcomers(newcomers, waits)?;
         let accepted = self.vqps.iter().filter(|(_, vqp)| vqp.accepted.is_some()).count() as u32;
         agree!(accepted, self.clients.accepts.now(), "accepted VQPs");
         if accepted > self.config.accepts() {

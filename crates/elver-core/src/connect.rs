@@ -155,11 +155,9 @@ impl<D: Device> Core<D> {
         let nonce = used.then(|| self.rng.next_u32());
         let entry = self.own_vqp(client, vqp)?;
         entry.credit.reset();
-        if known {
-            entry.sq.forget_messages();
-        }
         if entry.sq.len() == 0 {
-            // Else it is of a WR that was posted while it connected, and waits.
+            // Else they are of WRs that were posted while it connected, and wait.
+            entry.sq.forget_messages();
             entry.fault = None;
         }
         (entry.phase, entry.read_until) = (Phase::Idle, None);

@@ -29,6 +29,8 @@ mod tests;
 mod watch;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::num::NonZeroU16;
 
@@ -103,6 +105,8 @@ pub(crate) struct KeepAlive {
     due: BTreeSet<(u64, NodeKey)>,
     /// VQPs that were connected since the last look, each of them once.
     newcomers: VecDeque<VqpId>,
+    /// Of these, such as have gone since. Their ids may have come again.
+    newcomers_gone: usize,
     failing: VecDeque<Failing>,
     /// Nanoseconds that count.
     awake: u64,
@@ -127,6 +131,7 @@ impl KeepAlive {
             nodes: BTreeMap::new(),
             due: BTreeSet::new(),
             newcomers: VecDeque::new(),
+            newcomers_gone: 0,
             failing: VecDeque::new(),
             awake: 0,
             last: Time::ZERO,
@@ -200,9 +205,34 @@ impl KeepAlive {
         self.newcomers.len()
     }
 
-    /// For [`crate::Core::audit`]: which these are, if anybody is looked at at all.
-    pub(crate) fn all_newcomers(&self) -> Option<impl Iterator<Item = VqpId>> {
-        self.times.map(|_| self.newcomers.iter().copied())
+    /// One goes before its turn.
+    pub(crate) fn newcomer_goes(&mut self) {
+        self.newcomers_gone += usize::from(self.times.is_some());
+    }
+
+    /// One had its turn that has gone.
+    fn pass_over(&mut self) {
+        count_off!(self.newcomers_gone, 1);
+    }
+
+    /// Checks that so many VQPs wait for their turn, each once, if anybody is looked at at all. `waits` tells which say so.
+    pub(crate) fn audit_newcomers(
+        &self,
+        count: usize,
+        waits: impl Fn(&VqpId) -> bool,
+    ) -> Result<(), String> {
+        if self.times.is_none() {
+            return Ok(());
+        }
+        let (all, gone) = (self.newcomers.len(), self.newcomers_gone);
+        let waiting: BTreeSet<&VqpId> = self.newcomers.iter().filter(|id| waits(id)).collect();
+        if waiting.len() != count || all != count + gone {
+            let waiting = waiting.len();
+            return Err(format!(
+                "{count} VQPs wait to be looked after: {waiting} do, at {all} places, {gone} of such as have gone"
+            ));
+        }
+        Ok(())
     }
 
     /// The next of them.

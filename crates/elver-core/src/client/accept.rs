@@ -21,11 +21,15 @@ pub(crate) struct Acceptance {
     pub(crate) peer_unsure: bool,
 }
 
-/// Where the last message to a port went: the port, the sender's tag, node and VQP; the VQP that is bound,
-/// and the one that is connected to the sender. VQPs may have gone since.
+/// What messages of one row have in common: the port, the sender's tag, node and VQP, and the secret of its connection.
+/// One of another secret is heard, so that no farewell of the earlier connection is believed.
+pub(crate) type Row = (u16, u16, PeerId, u32, u32);
+
+/// Where the last message to a port went: its row; the VQP that is bound, and the one that is connected to
+/// the sender. VQPs may have gone since.
 #[derive(Clone, Copy, Debug)]
 struct Last {
-    key: (u16, u16, PeerId, u32),
+    key: Row,
     target: VqpId,
     source: VqpId,
 }
@@ -90,13 +94,13 @@ impl Accepts {
     /// Where the last message to a port went, if that was one of this sender's: to the VQP that is bound,
     /// and the accepted one.
     #[inline]
-    pub(crate) fn last(&self, key: (u16, u16, PeerId, u32)) -> Option<(VqpId, VqpId)> {
+    pub(crate) fn last(&self, key: Row) -> Option<(VqpId, VqpId)> {
         let Last { key: last, target, source } = self.last?;
         (key == last).then_some((target, source))
     }
 
     /// A message to a port went there.
-    pub(crate) fn set_last(&mut self, key: (u16, u16, PeerId, u32), target: VqpId, source: VqpId) {
+    pub(crate) fn set_last(&mut self, key: Row, target: VqpId, source: VqpId) {
         self.last = Some(Last { key, target, source });
     }
 

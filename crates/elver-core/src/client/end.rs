@@ -55,11 +55,14 @@ impl<D: Device> Core<D> {
         if vqp.phase != Phase::Destroyed {
             return;
         }
-        let (client, credit) = (vqp.client, vqp.credit);
+        let (client, credit, newcomer) = (vqp.client, vqp.credit, vqp.newcomer);
         self.part(id);
         self.detach(id);
         self.messaging.credit_probes.forget(id, credit);
         self.vqps.remove(id);
+        if newcomer {
+            self.keep_alive.newcomer_goes();
+        }
         if let Some(client) = self.clients.all.get_mut(client) {
             count_off!(client.zombies, 1);
         }

@@ -81,7 +81,10 @@ impl<D: Device> Core<D> {
     /// A VQP was connected some time ago: from now on it is looked after, if it still is. Whether that begins.
     fn enroll(&mut self, id: VqpId) -> bool {
         // It may have gone since, or be connected no longer.
-        let Some(vqp) = self.vqps.get_mut(id) else { return false };
+        let Some(vqp) = self.vqps.get_mut(id).filter(|vqp| vqp.newcomer) else {
+            self.keep_alive.pass_over();
+            return false;
+        };
         vqp.newcomer = false;
         let Some(peer) = vqp.peer else { return false };
         if !vqp.phase.is_connected() || vqp.is_watched() {

@@ -269,6 +269,24 @@ fn many_ports_are_asked_about_in_turn() {
     }
 }
 
+/// One that stood twice passed for one that stood once.
+#[test]
+fn a_vqp_that_stands_twice_is_found() {
+    let mut keep_alive = KeepAlive::new(TELL);
+    let audit = |keep_alive: &KeepAlive, count| keep_alive.audit_newcomers(count, |_| true);
+    keep_alive.connected(VqpId(1));
+    keep_alive.connected(VqpId(2));
+    assert_eq!(audit(&keep_alive, 2), Ok(()));
+    keep_alive.connected(VqpId(1));
+    assert!(audit(&keep_alive, 2).is_err());
+    // It may be another's id that has come again.
+    keep_alive.newcomer_goes();
+    assert_eq!(audit(&keep_alive, 2), Ok(()));
+    assert!(keep_alive.next_newcomer().is_some());
+    keep_alive.pass_over();
+    assert_eq!(audit(&keep_alive, 2), Ok(()));
+}
+
 #[test]
 fn off_it_does_nothing() {
     let mut keep_alive = KeepAlive::new(0);

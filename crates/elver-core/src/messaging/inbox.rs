@@ -158,7 +158,8 @@ impl<D: Device> Core<D> {
     ) -> Result<(VqpId, Option<VqpId>), Refusal> {
         if header.dst_vqp == 0 {
             // Messages come in rows.
-            let key = (header.dst_port, header.tag, from, header.src_vqp);
+            let nonce = (header.cookie >> 32) as u32;
+            let key = (header.dst_port, header.tag, from, header.src_vqp, nonce);
             let port = NonZeroU16::new(header.dst_port);
             let binds = |vqp: &Vqp| vqp.bound == port && vqp.phase != Phase::Destroyed;
             if let Some((target, source)) = self.clients.accepts.last(key)

@@ -74,7 +74,7 @@ impl<D: Device> Core<D> {
         let Core { vqps, config, .. } = self;
         let vqp = vqps.get_mut(id)?;
         let backlog = vqp.backlog.as_mut()?;
-        let taken = backlog.messages.remove(at);
+        let taken = backlog.take(at);
         let bytes = taken.as_ref().map_or(0, |(_, bytes)| cost_of(bytes.len()));
         backlog.bytes -= bytes;
         let account = backlog.account;

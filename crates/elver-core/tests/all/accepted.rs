@@ -227,3 +227,51 @@ fn a_long_message_of_a_forgotten_peer_holds_no_other_up() {
     assert_eq!(told.unwrap().wc.status, WcStatus::WrFlushErr);
     cluster.check();
 }
+
+/// Who connects anew to the same port may be ahead of its own farewell, which waits behind other bytes. What its message
+/// was said to come from ended with the earlier connection, or, had the farewell been lost, with none.
+#[test]
+fn who_connects_anew_may_be_ahead_of_its_farewell() {
+    let few_packets = |_, device: &mut elver_sim::Config| device.max_packets_in_flight = 8;
+    let mut cluster = Cluster::on(network(0, 1), 3, &config(), few_packets);
+    let (server, room) = (cluster.bound(2, 7), cluster.region(2, 1 << 20, ALL));
+    let own = cluster.region(1, 1 << 20, ALL);
+    let node = &mut cluster.nodes[1];
+    let init = VqpInit { class: Class::High, ..VqpInit::default() };
+    let sender = node.core.vqp_create(node.client, init).unwrap();
+    let bulk = cluster.vqp(1);
+    cluster.connect(1, bulk, 2, 0);
+    let (remote, length) = (room.remote(0), 1 << 20);
+    // What is known by then needs no look-up.
+    cluster.post(1, bulk, &[wr(0, SendOp::Write(remote), &[own.sge(0, 8)])]);
+    cluster.take_one(1);
+    let mut sources = [None; 2];
+    for (n, source) in sources.iter_mut().enumerate() {
+        if n == 1 {
+            cluster.post(1, bulk, &[wr(0, SendOp::Write(remote), &[own.sge(0, length)])]);
+        }
+        cluster.connect(1, sender, 2, 7);
+        cluster.recv(1, sender, 2, &[own.sge(0, 8)]);
+        cluster.recv(2, server, 1, &[room.sge(0, 8)]);
+        cluster.post(1, sender, &[wr(1, SendOp::Send, &[own.sge(0, 8)])]);
+        *source = cluster.take_one(2).source;
+        let count = 1 + n;
+        assert!(cluster.take(1, count).iter().all(|done| done.wc.status == WcStatus::Success));
+    }
+    assert_eq!(sources[0], sources[1], "its farewell was ahead");
+    cluster.drive(10_000_000);
+    assert_eq!(cluster.nodes[2].events, []);
+    let source = sources[1].unwrap();
+    cluster.post(2, source, &[wr(3, SendOp::Send, &[room.sge(0, 8)])]);
+    let answered = cluster.take_one(1);
+    assert_eq!((answered.vqp, answered.wc.opcode), (sender, WcOpcode::Recv));
+    // The end of this connection is its end.
+    let now = cluster.now();
+    let node = &mut cluster.nodes[1];
+    node.core.vqp_destroy(node.client, sender, now).unwrap();
+    cluster.until("it is told", |cluster| {
+        let failed = |event: &Event| matches!(event, Event::Failed { vqp, .. } if *vqp == source);
+        cluster.nodes[2].events.iter().any(failed)
+    });
+    cluster.check();
+}

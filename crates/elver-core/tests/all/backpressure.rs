@@ -82,20 +82,28 @@ impl Crowd {
 
 #[test]
 fn senders_wait_for_their_receiver_and_lose_nothing() {
-    for senders in [1, 3] {
-        let mut crowd = Crowd::new(senders);
+    let of_messages = Config { backlog: 64, ..config() };
+    // What each counts for beside its bytes is most of what a short one does.
+    let of_bytes = Config { eager_bytes_max: 16, backlog_bytes: 64 << 10, ..config() };
+    let short = (64 << 10) / (Config::HELD_MESSAGE_BYTES + 8);
+    for (senders, config, most) in
+        [(1, &of_messages, 64), (3, &of_messages, 64), (8, &of_bytes, short)]
+    {
+        let mut crowd = Crowd::of(config, senders);
         for n in crowd.until_halted()..EACH {
             crowd.send(n);
             crowd.cluster.round();
         }
         let held = crowd.cluster.nodes[2].core.stats().messages_held;
-        assert!(held <= 64, "{held} are held");
+        assert!(held <= most, "{held} are held");
         // One receive after the other, in the order of each sender's messages.
         let total = EACH * senders as u64;
         let mut next = vec![0; senders];
         for n in 0..total {
             crowd.cluster.recv(2, crowd.receiver, n, &[crowd.far.sge(8 * n, 8)]);
             let done = crowd.cluster.take_one(2);
+            // All that senders have credit for comes.
+            crowd.cluster.drive(20_000);
             assert_eq!((done.wc.wr_id, done.wc.status), (n, WcStatus::Success));
             let value = crowd.far.word(8 * n);
             let sender = (value / 1_000) as usize;
@@ -142,6 +150,29 @@ fn bytes_on_their_way_to_a_full_receiver_are_refused() {
     assert_eq!(crowd.failures(1), [ConnectError::Overrun { gid }]);
     let held = crowd.cluster.nodes[2].core.stats().messages_held;
     assert!((32..=64).contains(&held), "{held} are held");
+}
+
+/// Who had been told to wait, and then connected anew, was taken for one that knows, and sent on until it was refused.
+#[test]
+fn who_connects_anew_is_told_again_to_wait() {
+    let mut crowd = Crowd::new(1);
+    let sent = crowd.until_halted();
+    crowd.cluster.take(1, sent as usize);
+    crowd.cluster.connect(1, crowd.senders[0], 2, PORT);
+    for n in 0..EACH {
+        crowd.send(n);
+        crowd.cluster.drive(10_000);
+    }
+    let [sender, receiver] = [1, 2].map(|n| crowd.cluster.nodes[n].core.stats());
+    assert_eq!((sender.halts, receiver.messages_refused), (2, 0), "{receiver:?}");
+    for n in 0..sent + EACH {
+        crowd.cluster.recv(2, crowd.receiver, n, &[crowd.far.sge(0, 8)]);
+        assert_eq!(crowd.cluster.take_one(2).wc.status, WcStatus::Success);
+    }
+    let ended = crowd.cluster.take(1, EACH as usize);
+    assert!(ended.iter().all(|done| done.wc.status == WcStatus::Success));
+    assert_eq!(crowd.cluster.nodes[1].events, []);
+    crowd.cluster.check();
 }
 
 /// What one user did not take had everybody's unexpected messages refused, for as long as he liked. Messages of no

@@ -303,6 +303,31 @@ fn who_has_sent_messages_to_another_before_hears_of_a_ports_end_as_well() {
     assert_eq!(failures(&mut cluster, 1), [(vqp, ConnectError::PeerGone { gid })]);
 }
 
+/// A READ of several SGEs that waited for a connection, and was flushed when there was none, was taken for a message over
+/// the next one.
+#[test]
+fn who_was_never_connected_before_hears_of_a_ports_end_as_well() {
+    let mut cluster = Cluster::new(3, &keep_alive());
+    let owner = cluster.bound(2, 7);
+    // Nobody knows of it.
+    cluster.add(4, config());
+    let (vqp, own) = (cluster.vqp(1), cluster.region(1, 64, ALL));
+    assert_eq!(cluster.start_connect(1, vqp, 3, 7), None);
+    let read = SendOp::Read(own.remote(0));
+    cluster.post(1, vqp, &[wr(1, read, &[own.sge(0, 8), own.sge(8, 8)])]);
+    assert!(cluster.connected(1, vqp).is_err());
+    assert_eq!(cluster.take_one(1).wc.status, WcStatus::WrFlushErr);
+    cluster.connect(1, vqp, 2, 7);
+    cluster.drive(TELL_NS);
+    assert_eq!(failures(&mut cluster, 1), []);
+    let now = cluster.now();
+    let there = &mut cluster.nodes[2];
+    there.core.vqp_destroy(there.client, owner, now).unwrap();
+    cluster.drive(TELL_NS);
+    let gid = cluster.nodes[2].core.gid();
+    assert_eq!(failures(&mut cluster, 1), [(vqp, ConnectError::PeerGone { gid })]);
+}
+
 #[test]
 fn the_same_holds_within_one_node() {
     let mut cluster = Cluster::new(2, &keep_alive());

@@ -78,6 +78,13 @@ impl Config {
                 u64::from(self.messages.eager_bytes_max),
                 0..=u64::from(self.messages.recv_buffer_bytes).saturating_sub(MESSAGE_HEADER_BYTES),
             ),
+            // Or a message is refused though its sender has waited until nothing is held.
+            (
+                "messages.backlog_bytes",
+                self.messages.backlog_bytes,
+                elver_core::Config::HELD_MESSAGE_BYTES + u64::from(self.messages.eager_bytes_max)
+                    ..=1 << 40,
+            ),
             ("transfer.window_ms", self.transfer.window_ms, 1..=3_600_000),
             ("storm.lookups_max", u64::from(self.storm.lookups_max), 1..=65_536),
             ("storm.handshakes_max", u64::from(self.storm.handshakes_max), 1..=65_536),
@@ -365,7 +372,8 @@ mod tests {
             config.check().map_err(|error| error.to_string())
         };
         let path = |len: usize| format!("socket.path = \"/{}\"", "x".repeat(len - 1));
-        for right in ["", "engine.hang_ms = 0", "engine.hang_ms = 100", &path(99)] {
+        let held = |bytes: u32| format!("messages.backlog_bytes = {bytes}");
+        for right in ["", "engine.hang_ms = 0", "engine.hang_ms = 100", &path(99), &held(16_512)] {
             assert_eq!(check(right), Ok(()), "{right}");
         }
         for (wrong, option) in [
@@ -377,6 +385,7 @@ mod tests {
             ("engine.hang_ms = 1", "engine.hang_ms"),
             ("engine.hang_ms = 99", "engine.hang_ms"),
             (&path(100), "socket.path"),
+            (&held(16_511), "messages.backlog_bytes"),
         ] {
             let refused = check(wrong).unwrap_err();
             assert!(refused.starts_with(&format!("`{option} = ")), "{wrong}: {refused}");

@@ -187,7 +187,9 @@ fn what_came_to_a_node_that_stands_still_is_answered_when_it_goes_on() {
 #[test]
 fn who_says_much_while_a_node_is_not_asked_is_kept_up_to_his_share() {
     const SHARE: usize = 512;
-    let options = [shortly_patient(); 2];
+    // All of it comes before the node is asked again, however slow the machine.
+    let patient = SessionOptions { patience: Duration::from_secs(5), ..SessionOptions::default() };
+    let options = [patient, shortly_patient()];
     at_one_that_stands(config(115, 1), options, |[session, others], stands| {
         let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
         let mut offered = [offer(&others, &listener)];

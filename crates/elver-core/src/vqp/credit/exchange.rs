@@ -6,7 +6,7 @@ use crate::Core;
 use crate::VqpId;
 use crate::effects::Effect;
 use crate::ids::PeerId;
-use crate::messaging::backlog::Halted;
+use crate::messaging::backlog::{Halted, cost_of};
 use crate::messaging::message::{Header, Kind};
 use crate::messaging::notes::Note;
 use crate::vqp::{Vqp, Wait};
@@ -82,7 +82,7 @@ impl<D: Device> Core<D> {
         let client =
             id.and_then(|id| self.vqps.get(id)).and_then(|vqp| self.clients.all.get(vqp.client));
         let senders = client.map_or(1, |client| client.accepted.now().max(1));
-        let bytes = self.config.backlog_bytes / u64::from(self.config.eager_bytes_max.max(1));
+        let bytes = self.config.backlog_bytes / cost_of(self.config.eager_bytes_max as usize);
         let room = u64::from(self.config.backlog).min(bytes) as u32 / GRANTED;
         (room / senders).clamp(1, GRANT_MAX.into()) as u16
     }
