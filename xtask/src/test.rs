@@ -155,6 +155,7 @@ mod tests {
                 "rdmacm-utils",
                 "infiniband-diags",
                 "python3",
+                "python3-pyverbs",
                 "crun",
                 "runc",
                 "podman",
