@@ -1,5 +1,6 @@
 //! The C library's own functions, which the ones of this library stand before.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -8,6 +9,23 @@ use libc::{
     posix_spawn_file_actions_t, posix_spawnattr_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
     timespec,
 };
+
+thread_local! {
+    static BENEATH: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls a function behind this library whose own work this library has done, and may be asked for by number.
+pub(crate) fn beneath<T>(call: impl FnOnce() -> T) -> T {
+    let outer = BENEATH.replace(true);
+    let result = call();
+    BENEATH.set(outer);
+    result
+}
+
+/// Whether this thread is in one.
+pub(crate) fn is_beneath() -> bool {
+    BENEATH.get()
+}
 
 /// A symbol of the libraries behind this one.
 fn next(name: &'static [u8], kept: &AtomicPtr<c_void>) -> *mut c_void {

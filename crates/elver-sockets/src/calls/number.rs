@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_long};
 
 use super::{epoll, fork, input, output, sockets, table};
-use crate::{lock, real};
+use crate::{fds, lock, real};
 
 /// Numbers of what the function takes beside the call's own: those that a call does not have are whatever stands there,
 /// which the kernel does not look at either.
@@ -21,6 +21,7 @@ pub(crate) unsafe extern "C-unwind" fn syscall(
     // SAFETY: the caller's promise is that of the call's own manual page, which takes these in this order.
     unsafe {
         match call {
+            _ if is_kernels(call, fd, b as c_int) => real::syscall(call, a, b, c, d, e, f),
             libc::SYS_close => table::close(fd).into(),
             libc::SYS_close_range => table::close_range(a as u32, b as u32, c as c_int).into(),
             libc::SYS_dup => table::dup(fd).into(),
@@ -57,6 +58,28 @@ pub(crate) unsafe extern "C-unwind" fn syscall(
             _ => real::syscall(call, a, b, c, d, e, f),
         }
     }
+}
+
+/// Whether it has nothing to do with what is known here, or is the call of a library behind this one to which this one has
+/// turned: that is not to be led around in a circle. Nor is it cancelled, as what is called by name may be.
+fn is_kernels(call: c_long, fd: c_int, to: c_int) -> bool {
+    let is_known = |fd| fds::is_ours(fd) || fds::is_own(fd);
+    real::is_beneath()
+        || match call {
+            libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_recvfrom
+            | libc::SYS_recvmsg
+            | libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_sendto
+            | libc::SYS_sendmsg => lock::conn(fd).is_none(),
+            libc::SYS_close | libc::SYS_shutdown => !is_known(fd),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => !is_known(fd) && !is_known(to),
+            libc::SYS_dup3 => !is_known(fd) && !is_known(to),
+            _ => false,
+        }
 }
 
 /// Whether it makes a child that has a memory of its own, and goes on where this one does.

@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     }
     closing(fd);
     // SAFETY: the caller's promise is the same.
-    unsafe { real::close(fd) }
+    real::beneath(|| unsafe { real::close(fd) })
 }
 
 /// The C library is about to close a file's descriptor, by a call of its own.
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
         return errno::tell(Err(error));
     }
     // SAFETY: the caller's promise is the same.
-    copied(fd, unsafe { real::dup2(fd, to) })
+    copied(fd, real::beneath(|| unsafe { real::dup2(fd, to) }))
 }
 
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) 
         return errno::tell(Err(error));
     }
     // SAFETY: the caller's promise is the same.
-    copied(fd, unsafe { real::dup3(fd, to, flags) })
+    copied(fd, real::beneath(|| unsafe { real::dup3(fd, to, flags) }))
 }
 
 /// A descriptor is about to be replaced by a copy of another, if one can be made.
