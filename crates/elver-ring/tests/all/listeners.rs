@@ -190,7 +190,7 @@ fn who_says_much_while_a_node_is_not_asked_is_kept_up_to_his_share() {
     // All of it comes before the node is asked again, however slow the machine.
     let patient = SessionOptions { patience: Duration::from_secs(5), ..SessionOptions::default() };
     let options = [patient, shortly_patient()];
-    at_one_that_stands(config(115, 1), options, |[session, others], stands| {
+    at_one_that_stands(config(123, 1), options, |[session, others], stands| {
         let listener = Listener::bind(&session, 0, ListenerOptions::default()).unwrap();
         let mut offered = [offer(&others, &listener)];
         wait_for_offers(&mut offered);
