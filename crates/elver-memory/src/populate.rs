@@ -134,7 +134,7 @@ pub(crate) mod tests {
         /// Bytes of it that are mapped, as the system says.
         fn mapped(&self) -> usize {
             let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
-            let first = format!("{:x}-{:x} ", self.0.start, self.0.end);
+            let first = format!("{:08x}-{:08x} ", self.0.start, self.0.end);
             let own = all.split_once(&first).expect("a mapping of its own").1;
             let rss = own.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
             rss.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1_024

@@ -21,6 +21,9 @@ const DISK_BYTES: u64 = 16 << 20;
 /// that it has not made empty.
 const SUITES: [&str; 2] = [WRITES, "Verify10"];
 const WRITES: &str = "Write16";
+/// What the C library hands out is zeroes (mallopt(3), `M_PERTURB`: the complement of this). That list of a first connection
+/// is empty where its memory was nobody's before, and which it is hangs on all that was allocated and freed until then.
+const ZEROES: (&str, &str) = ("MALLOC_PERTURB_", "255");
 /// The largest request of these suites.
 const BLOCKS: u64 = 256;
 /// What a disk's blocks have where nobody asks for more.
@@ -137,7 +140,8 @@ impl At<'_> {
         serving.await_listener(port)?;
         self.offer(&disk, block, &env)?;
         let before = &self.place.before[1];
-        let call = Call { before, words: &asks, env: self.how.env, ..Call::default() };
+        let env = [self.how.env, &[ZEROES]].concat();
+        let call = Call { before, words: &asks, env: &env, ..Call::default() };
         let asking = self.runner.start(&call, Path::new("/"))?.end()?;
         // Told to end it would free what a connection that closes still uses, and with a disk it takes no signal for it.
         serving.stop()?;
