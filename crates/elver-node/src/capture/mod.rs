@@ -92,6 +92,14 @@ impl CaptureStream {
     }
 }
 
+impl Drop for CaptureStream {
+    /// A child that another thread is just making has a copy of the socket until it runs its program: the node hears of the end
+    /// all the same, and records for the next one.
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
 impl Read for CaptureStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self.head.read(bytes)? {
