@@ -76,15 +76,18 @@ impl End {
     /// Waits for a message that ends so, and says whether it came before the other end went.
     fn wait(&self, byte: u8, is_gone: impl Fn() -> bool) -> Result<bool> {
         let began = Instant::now();
-        while self.last()? != byte {
+        loop {
+            // Also if the message is there at the first look, or the send queue fills.
             self.completed()?;
+            if self.last()? == byte {
+                return Ok(true);
+            }
             if is_gone() {
                 return Ok(false);
             }
             std::thread::yield_now();
             ensure!(Some(began.elapsed()) < STALL, "no message came");
         }
-        Ok(true)
     }
 
     fn stamp(&self, byte: u8) -> Result<()> {
