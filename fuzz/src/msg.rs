@@ -16,6 +16,8 @@ const LIMITS: Limits =
     Limits { unexpected_messages: 3, unexpected_bytes: 60, eager_bytes: 24, message_bytes: 300 };
 const BODY: usize = 40;
 const REQUESTS: usize = 8;
+/// The bit of collective operations' tags.
+const COLLECTIVE: u32 = 1 << 31;
 /// The engine's rank, and that of the peer whose frames may be anything.
 const OWN: u32 = 0;
 const PEER: u32 = 1;
@@ -109,6 +111,7 @@ pub fn run(data: &[u8]) {
             3 if rank.may_ask() => rank.receive(what / 8, value),
             4 => rank.transmit(value),
             5 => rank.hear_itself(),
+            6 if what & 8 != 0 => rank.begin(value),
             6 => rank.read(),
             7 => rank.take(value),
             _ => {}
@@ -136,9 +139,15 @@ fn decoded(data: &[u8]) {
     }
 }
 
+/// A user's tag, or that of one of few collective operations.
+fn tag(value: u8) -> u32 {
+    let operation = COLLECTIVE | u32::from(value >> 4) << 24;
+    u32::from(value % 4) | if value & 8 != 0 { operation } else { 0 }
+}
+
 /// A frame of which most is the input's, in small numbers, so that some meet what is there.
 fn frame(what: u8, bytes: &[u8]) -> Vec<u8> {
-    const KINDS: [Kind; 8] = [
+    const KINDS: [Kind; 9] = [
         Kind::Eager,
         Kind::Offer,
         Kind::Clear,
@@ -147,10 +156,11 @@ fn frame(what: u8, bytes: &[u8]) -> Vec<u8> {
         Kind::Credit,
         Kind::Bye,
         Kind::Refused,
+        Kind::GaveUp,
     ];
     let at = |index: usize| bytes.get(index).copied().unwrap_or(0);
     let kind = KINDS[usize::from(what / 8) % KINDS.len()];
-    let mut header = Header::new(kind, u32::from(at(0) % 4));
+    let mut header = Header::new(kind, tag(at(0)));
     (header.freed_messages, header.freed_bytes) = (u16::from(at(1) % 3), u32::from(at(2) % 32));
     header.freed_operations = at(1) / 3 % 3;
     match kind {
@@ -251,6 +261,15 @@ impl Rank {
         }
     }
 
+    /// A collective operation begins, and may end at once.
+    fn begin(&mut self, value: u8) {
+        let tag = tag(value | 8);
+        self.engine.begin_operation(tag);
+        if value & 4 != 0 {
+            self.engine.give_up(tag);
+        }
+    }
+
     /// Takes a request that is over, or does not want one any more.
     fn take(&mut self, value: u8) {
         let Some(at) = usize::from(value & 15).checked_rem(self.requests.len()) else { return };
@@ -272,7 +291,8 @@ impl Rank {
         assert!(messages <= 2 * (LIMITS.unexpected_messages + 16) as usize);
         assert!(bytes <= 2 * u64::from(LIMITS.unexpected_bytes));
         assert!(self.engine.requests() >= self.requests.len());
-        assert!(self.engine.requests() <= REQUESTS);
+        // Messages of operations that went by come as well, for nobody.
+        assert!(self.engine.requests() <= REQUESTS + 2 * 16);
     }
 
     /// However it went, all that needs the peer ends with it.

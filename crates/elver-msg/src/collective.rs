@@ -22,7 +22,7 @@ impl Group {
     ///
     /// # Errors
     /// [`Error::Lost`] if any rank has died, or one that is needed has left; [`Error::Disagree`] if a rank calls
-    /// something else.
+    /// something else; [`Error::GaveUp`] if a rank met one that does, or cannot go on for another reason.
     pub fn barrier(&self) -> Result<(), Error> {
         let mut operation = Operation::begin(self, What::Barrier)?;
         let (rank, size) = (self.rank(), self.size());
@@ -66,13 +66,15 @@ impl Group {
     /// bytes a ring, n − 1 rounds.
     ///
     /// # Errors
-    /// As [`Group::broadcast`].
+    /// As [`Group::broadcast`]; [`Error::Disagree`] if by a rank's elements all together are 80 KiB and more, and by
+    /// another's they are not.
     pub fn allgather<T: Element>(&self, elements: &[T]) -> Result<Vec<T>, Error> {
-        let mut operation = Operation::begin(self, What::Allgather)?;
         let own = stored(elements);
         let all = if own.len() * self.size() as usize >= RING_GATHER_BYTES {
+            let mut operation = Operation::begin(self, What::AllgatherRing)?;
             gathering::ring(&mut operation, &own)?
         } else {
+            let mut operation = Operation::begin(self, What::Allgather)?;
             gathering::bruck(&mut operation, &own)?
         };
         Ok(self.loaded(&all, elements.len()))

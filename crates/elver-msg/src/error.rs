@@ -104,6 +104,14 @@ pub enum Error {
         /// What this one calls.
         ours: &'static str,
     },
+    /// A rank ended a collective operation without its result: its own error says why.
+    #[error("rank {rank} gave up {operation}, to whose end it is needed: its own error says why")]
+    GaveUp {
+        /// The other rank.
+        rank: u32,
+        /// What this one calls.
+        operation: &'static str,
+    },
     /// Ranks give different numbers of elements to a collective operation.
     #[error(
         "rank {rank} sends {theirs} bytes in {operation}, and this rank expects {ours}: all give as many elements"

@@ -253,6 +253,14 @@ impl Inner {
         }
     }
 
+    /// Sends all ranks what there is for them, as far as there is room.
+    pub(crate) fn send_all(&mut self) {
+        for rank in 0..self.size() {
+            self.send_to(rank, &mut Lent::none());
+        }
+        self.flush(&mut Lent::none());
+    }
+
     /// A rank cannot be sent to: what it sent before counts.
     #[cold]
     fn lose_behind(&mut self, rank: u32, error: elver_ring::Error, lent: &mut Lent<'_>) {

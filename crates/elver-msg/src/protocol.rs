@@ -25,8 +25,10 @@
 //! - Whatever comes is taken in at once, so that two ends which both wait to send never wait for each other.
 //! - An offer is under a number of its sender's; the answers name it. What names none that is open, or is more
 //!   than was offered, is a [`Fault`], and the peer is lost.
+//! - Who ends a collective operation without its result says so to all (`GaveUp`): they may wait for what he will not send.
 //! - A lost peer ends all requests that need it, and those that wait for any.
 
+mod agreement;
 mod engine;
 mod fault;
 mod frame;
@@ -39,6 +41,7 @@ mod request_id;
 mod requests;
 pub(crate) mod tags;
 
+pub use agreement::Discord;
 pub use engine::{Engine, EngineCounters, ReadOrder, Refused};
 pub use fault::Fault;
 pub use frame::{HEADER_BYTES, Header, MAJOR, MINOR, Offer, Remote};

@@ -2,7 +2,7 @@ use elver::SessionRefMut;
 
 use crate::inner::Inner;
 use crate::protocol::tags::{self, COLLECTIVE, NUMBER_MASK, OPERATIONS};
-use crate::protocol::{Status, Wanted};
+use crate::protocol::{Discord, Status, Wanted};
 use crate::{Error, Group};
 
 /// What a collective operation is. Its number stands in the tags of its messages, so that ranks notice when they
@@ -17,6 +17,8 @@ pub(super) enum What {
     Allreduce,
     /// In a ring, where a rank's part may be as long as all that another rank has.
     AllreduceRing,
+    /// In a ring, where others are waited for than otherwise.
+    AllgatherRing,
 }
 
 /// One that goes on.
@@ -34,6 +36,7 @@ impl<'a> Operation<'a> {
         }
         let number = inner.collectives & NUMBER_MASK;
         inner.collectives = inner.collectives.wrapping_add(1);
+        inner.engine.begin_operation(tags::of_operation(what as u32, number));
         Ok(Operation { inner, what, number })
     }
 
@@ -46,15 +49,17 @@ impl<'a> Operation<'a> {
     }
 
     pub(super) fn send(&mut self, to: u32, bytes: &[u8]) -> Result<(), Error> {
-        let tag = self.tag();
-        self.inner.send(to, tag, bytes, |inner, _| dead(inner))
+        let (tag, what) = (self.tag(), self.what);
+        let sent = self.inner.send(to, tag, bytes, |inner, _| hopeless(inner, what));
+        self.or_give_up(sent)
     }
 
     /// Receives as many bytes as there is room for.
     pub(super) fn receive(&mut self, from: u32, into: &mut [u8]) -> Result<(), Error> {
-        let (wanted, ours) = (self.wanted(from), into.len() as u64);
-        let received = self.inner.receive(wanted, into, |inner, _| dead(inner));
-        self.fits(received, ours)
+        let (wanted, ours, what) = (self.wanted(from), into.len() as u64, self.what);
+        let received = self.inner.receive(wanted, into, |inner, _| hopeless(inner, what));
+        let fits = self.fits(received, ours);
+        self.or_give_up(fits)
     }
 
     /// Sends to one rank while it receives from one.
@@ -64,9 +69,22 @@ impl<'a> Operation<'a> {
         (from, into): (u32, &mut [u8]),
     ) -> Result<(), Error> {
         let (tag, wanted, ours) = (self.tag(), self.wanted(from), into.len() as u64);
+        let what = self.what;
         let received =
-            self.inner.exchange((to, tag, bytes), (wanted, into), |inner, _| dead(inner));
-        self.fits(received, ours)
+            self.inner.exchange((to, tag, bytes), (wanted, into), |inner, _| hopeless(inner, what));
+        let fits = self.fits(received, ours);
+        self.or_give_up(fits)
+    }
+
+    /// Whoever cannot go on says so, since others may wait for it; but where they hear of the cause themselves.
+    fn or_give_up<T>(&mut self, done: Result<T, Error>) -> Result<T, Error> {
+        let is_heard = |error: &Error| matches!(error, Error::GaveUp { .. } | Error::Lost { .. });
+        if done.as_ref().is_err_and(|error| !is_heard(error)) {
+            let tag = self.tag();
+            self.inner.engine.give_up(tag);
+            self.inner.send_all();
+        }
+        done
     }
 
     fn tag(&self) -> u32 {
@@ -85,12 +103,31 @@ impl<'a> Operation<'a> {
             Err(error) => return Err(error),
         };
         let Status { source: rank, tag, len: theirs } = status;
-        let operation = OPERATIONS[self.what as usize];
-        let theirs_is = tags::operation(tag).and_then(|what| OPERATIONS.get(what as usize));
-        if let Some(theirs_is) = theirs_is.filter(|theirs| **theirs != operation) {
-            return Err(Error::Disagree { rank, theirs: theirs_is, ours: operation });
+        if tag != self.tag() {
+            return Err(disagree(&status, self.what));
         }
+        let operation = self.what.name();
         if theirs == ours { Ok(()) } else { Err(Error::Length { rank, theirs, ours, operation }) }
+    }
+}
+
+impl What {
+    fn name(self) -> &'static str {
+        OPERATIONS[self as usize]
+    }
+}
+
+fn disagree(status: &Status, what: What) -> Error {
+    let theirs = tags::operation(status.tag).expect("a turn is in tags of operations alone");
+    Error::Disagree { rank: status.source, theirs: OPERATIONS[theirs as usize], ours: what.name() }
+}
+
+/// Why it is not waited for any more.
+fn hopeless(inner: &Inner, what: What) -> Option<Error> {
+    match inner.engine.discord() {
+        Some(Discord::Differs(status)) => Some(disagree(&status, what)),
+        Some(Discord::GivenUp { rank }) => Some(Error::GaveUp { rank, operation: what.name() }),
+        None => dead(inner),
     }
 }
 

@@ -1,10 +1,12 @@
 mod deliver;
 mod incoming;
+mod operations;
 mod outgoing;
 mod peer;
 
 use std::collections::VecDeque;
 
+use super::agreement::Agreement;
 use super::frame::Remote;
 use super::kind::Kind;
 use super::limits::Limits;
@@ -23,6 +25,7 @@ pub struct Engine<M> {
     requests_max: usize,
     peers: Vec<Peer>,
     matching: Matching,
+    agreement: Agreement,
     requests: Requests<M>,
     reads: VecDeque<ReadOrder>,
     counters: EngineCounters,
@@ -88,12 +91,14 @@ impl<M: Memory> Engine<M> {
     ) -> Engine<M> {
         let peers: Vec<_> = peers.map(|(takes, body)| Peer::new(takes, limits, body)).collect();
         let matching = Matching::new(peers.len() as u32);
+        let agreement = Agreement::new(peers.len());
         Engine {
             rank,
             limits,
             requests_max,
             peers,
             matching,
+            agreement,
             requests: Requests::default(),
             reads: VecDeque::new(),
             counters: EngineCounters::default(),

@@ -5,7 +5,7 @@
 //! | 0 | the kind (low 4 bits), and messages of collective operations as in 2, 3 (high 4 bits) |
 //! | 1 | the version, [`MAJOR`] |
 //! | 2, 3 | messages of the other end's users that were matched since the last frame: it may send so many more |
-//! | 4 to 7 | of a message's first frame its tag; else the number of the offer |
+//! | 4 to 7 | of a message's first frame, and of what is given up, its tag; else the number of the offer |
 //! | 8 to 11 | bytes of those messages |
 //! | 12 to 15 | of an offer its number; of a refusal the reason |
 //!
@@ -15,7 +15,7 @@ use super::fault::Fault;
 use super::kind::Kind;
 
 /// The version of all that is here. Only ends of the same one understand each other.
-pub const MAJOR: u8 = 3;
+pub const MAJOR: u8 = 4;
 /// What was added since, which the other end may pass over.
 pub const MINOR: u16 = 0;
 /// Bytes of a header.
@@ -121,7 +121,7 @@ impl Header {
                 Kind::Eager => true,
                 Kind::Offer => body == OFFER_BYTES,
                 Kind::Piece => body > 0,
-                Kind::Clear | Kind::Done | Kind::Bye => body == 0,
+                Kind::Clear | Kind::Done | Kind::Bye | Kind::GaveUp => body == 0,
                 Kind::Credit => frees && body == 0,
             }
     }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn what_is_encoded_decodes() {
         let offer = Offer { len: 9, remote: Some(Remote { addr: 1 << 60, rkey: 7 }) };
-        for kind in (1..=9).filter_map(Kind::of) {
+        for kind in (1..=10).filter_map(Kind::of) {
             let (mut header, mut body) = (Header::new(kind, 0), Vec::new());
             match kind {
                 Kind::Credit => header.freed_operations = FREED_OPERATIONS_MAX,
@@ -192,7 +192,7 @@ mod tests {
         let freed =
             Header { freed_messages, freed_operations, freed_bytes, ..Header::new(Kind::Offer, 5) };
         let header = Header { more: 4, ..freed };
-        assert_eq!(header.encode(), [0x64, 3, 2, 0, 5, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
+        assert_eq!(header.encode(), [0x64, 4, 2, 0, 5, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
     }
 
     #[test]
@@ -212,8 +212,8 @@ mod tests {
         assert_eq!(Header::decode(&bytes), Err(Fault::Version { version: 9 }));
         (bytes[0], bytes[1]) = (0x11, MAJOR);
         assert_eq!(Header::decode(&bytes), Err(Fault::Field { kind: Kind::Hello }));
-        (bytes[0], bytes[1]) = (10, MAJOR);
-        assert_eq!(Header::decode(&bytes), Err(Fault::Kind { kind: 10 }));
+        (bytes[0], bytes[1]) = (11, MAJOR);
+        assert_eq!(Header::decode(&bytes), Err(Fault::Kind { kind: 11 }));
         // An offer of nothing, and one whose place is half there.
         let offer = |len: u64, addr: u64, key: u64| [len, addr, key].map(u64::to_le_bytes).concat();
         for body in [offer(0, 0, 0), offer(1, 1, 0), offer(1, 0, 1), offer(1, 1, 2 << 32)] {

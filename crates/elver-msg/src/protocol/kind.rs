@@ -20,9 +20,11 @@ pub enum Kind {
     Credit = 8,
     /// This end leaves when all is said: nothing comes behind it.
     Bye = 9,
+    /// The collective operation of this tag ends at this end without its result: the others need not wait for it.
+    GaveUp = 10,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::Hello,
     Kind::Refused,
     Kind::Eager,
@@ -32,6 +34,7 @@ const KINDS: [Kind; 9] = [
     Kind::Done,
     Kind::Credit,
     Kind::Bye,
+    Kind::GaveUp,
 ];
 
 impl Kind {

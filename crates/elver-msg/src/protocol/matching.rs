@@ -30,7 +30,7 @@ impl Wanted {
 pub(super) struct Unexpected {
     /// When it came, among all.
     stamp: u64,
-    tag: u32,
+    pub(super) tag: u32,
     pub(super) what: What,
 }
 
@@ -126,6 +126,19 @@ impl Matching {
     /// Takes what was found.
     pub(super) fn take(&mut self, found: &Found) -> Option<Unexpected> {
         self.unexpected[found.status.source as usize].remove(found.at)
+    }
+
+    /// A rank's first message with a tag that fits.
+    pub(super) fn find_if(&self, rank: u32, fits: impl Fn(u32) -> bool) -> Option<Status> {
+        let one = self.unexpected[rank as usize].iter().find(|one| fits(one.tag))?;
+        Some(Status { source: rank, tag: one.tag, len: one.what.len() })
+    }
+
+    /// The same, which waits no more.
+    pub(super) fn take_if(&mut self, rank: u32, fits: impl Fn(u32) -> bool) -> Option<Unexpected> {
+        let waiting = &mut self.unexpected[rank as usize];
+        let at = waiting.iter().position(|one| fits(one.tag))?;
+        waiting.remove(at)
     }
 
     /// Forgets the offers of a rank that is gone: nobody could get them. What came whole stays.

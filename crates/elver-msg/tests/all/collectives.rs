@@ -156,3 +156,41 @@ fn ranks_that_reduce_so_many_elements_that_they_do_it_in_other_ways_are_told() {
         wait_for("the other rank", || (over.load(Ordering::SeqCst) == 2).then_some(()));
     });
 }
+
+/// One gathered in a ring what the others gathered otherwise, and each waited for one that waited for it.
+#[test]
+fn all_ranks_are_told_when_some_do_not_agree() {
+    let node = TestNode::start(config(47, 1));
+    for size in [3, 4, 7] {
+        let over = AtomicU32::new(0);
+        together(&[&node], size, Options::default(), |group| {
+            let other = group.rank() == size / 2;
+            let told = |error: Error| {
+                let is_it = matches!(
+                    error,
+                    Error::Disagree { .. } | Error::GaveUp { .. } | Error::Length { .. }
+                );
+                assert!(is_it, "{size} ranks, rank {}: {error}", group.rank());
+            };
+            // More of them than may be on the way: nothing is left of those before.
+            for count in 0..40 {
+                let count = if other { 100_000 } else { count };
+                told(group.allgather(&vec![1_u8; count]).unwrap_err());
+            }
+            let count = if other { 20_000 } else { 10 };
+            told(group.allgather(&vec![1_u8; count]).unwrap_err());
+            told(group.allreduce(&mut vec![1_u32; count], ops::sum).unwrap_err());
+            told(
+                if other { group.barrier() } else { group.allgather(&[1_u8]).map(drop) }
+                    .unwrap_err(),
+            );
+            over.fetch_add(1, Ordering::SeqCst);
+            wait_for("the others", || (over.load(Ordering::SeqCst) == size).then_some(()));
+            // And then they do agree.
+            let mut sum = vec![1_u32; 30_000];
+            group.allreduce(&mut sum, ops::sum).unwrap();
+            assert_eq!(sum, vec![size; 30_000]);
+            group.finish().unwrap();
+        });
+    }
+}

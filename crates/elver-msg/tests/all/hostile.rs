@@ -101,7 +101,8 @@ fn nonsense() -> Vec<(Vec<u8>, &'static str)> {
         (frame(Header { freed_messages: 1, ..Header::new(Kind::Credit, 0) }, &[]), "credit for 1"),
         (frame(Header { freed_bytes: 9, ..Header::new(Kind::Eager, 1) }, &[]), "of 9 bytes"),
         (frame(Header::new(Kind::Eager, 1), &[0; 8_193]), "a message of 8193 bytes"),
-        (header(Kind::Eager, elver_msg::TAG_MAX + 1 + (7 << 24)), "a message of tag 0x87000000"),
+        (header(Kind::Eager, elver_msg::TAG_MAX + 1 + (8 << 24)), "a message of tag 0x88000000"),
+        (header(Kind::GaveUp, 4), "a message of tag 0x4"),
         (offer(1, u64::MAX, None), "a message of 18446744073709551615 bytes"),
         (offer(1, 0, None), "a field of a Offer frame"),
     ];

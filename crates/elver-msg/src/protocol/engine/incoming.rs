@@ -28,8 +28,13 @@ impl<M: Memory> Engine<M> {
             return Err(Fault::Unexpected { kind: header.kind });
         }
         peer.credited(&header)?;
-        let (tag, has_tag) = (header.word, matches!(header.kind, Kind::Eager | Kind::Offer));
-        if has_tag && !tags::is_known(tag) {
+        let tag = header.word;
+        let is_tag = match header.kind {
+            Kind::Eager | Kind::Offer => tags::is_known(tag),
+            Kind::GaveUp => tags::is_known(tag) && tags::operation(tag).is_some(),
+            _ => true,
+        };
+        if !is_tag {
             return Err(Fault::Tag { tag });
         }
         match header.kind {
@@ -39,6 +44,10 @@ impl<M: Memory> Engine<M> {
             Kind::Piece => self.piece(from, header.word, body, lent),
             Kind::Done => self.done(from, header.word),
             Kind::Credit => Ok(()),
+            Kind::GaveUp => {
+                self.agreement.given_up(from, tag);
+                Ok(())
+            }
             Kind::Bye => {
                 peer.has_finished = true;
                 Ok(())
@@ -60,6 +69,7 @@ impl<M: Memory> Engine<M> {
         }
         self.peers[from as usize].came(tag, len)?;
         let status = Status { source: from, tag, len };
+        self.agreement.came(status);
         match self.first_with_room(status) {
             Some(request) => self.deliver(request, status, bytes, lent),
             None => self.matching.keep(from, tag, What::Whole(bytes.to_vec())),
@@ -79,6 +89,7 @@ impl<M: Memory> Engine<M> {
         }
         peer.came(header.word, 0)?;
         let status = Status { source: from, tag: header.word, len };
+        self.agreement.came(status);
         match self.first_with_room(status) {
             Some(request) => self.accept(request, status, id, offer),
             None => self.matching.keep(from, header.word, What::Offered(id, offer)),

@@ -158,6 +158,11 @@ impl Peer {
         self.held.users
     }
 
+    /// Whether messages of collective operations that it sent are not matched.
+    pub(super) fn holds_operations(&self) -> bool {
+        self.held.operations > 0
+    }
+
     /// As many messages of its users' as may be are not matched: none comes any more before one is.
     pub(super) fn is_crowded(&self) -> bool {
         !self.is_gone && self.held.users >= self.gives.unexpected_messages
