@@ -47,8 +47,8 @@ impl Connecting {
     /// [`Error::Refused`] with the reason if it failed.
     pub fn poll(&self) -> Result<Option<Via>, Error> {
         let mut inner = self.session.inner.borrow_mut();
-        inner.poll()?;
-        inner.ended(self.request).transpose()?.map(via).transpose()
+        let ended = inner.poll_for(|inner| inner.ended(self.request))?;
+        ended.transpose()?.map(via).transpose()
     }
 
     /// Waits for the end, at most so long. What ends the wait before that does not end the connect:

@@ -216,8 +216,8 @@ impl Preparing {
     pub fn poll(&self) -> Result<bool, Error> {
         let Some(heirs) = &self.heirs else { return Ok(true) };
         let mut inner = heirs.parent.inner.borrow_mut();
-        inner.poll()?;
-        inner.ended(self.request).transpose().map(|outcome| outcome.is_some())
+        let ended = inner.poll_for(|inner| inner.ended(self.request))?;
+        ended.transpose().map(|outcome| outcome.is_some())
     }
 
     /// Waits until all are there, at most so long. What ends the wait before that does not end the preparing: wait again, or

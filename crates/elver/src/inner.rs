@@ -210,6 +210,8 @@ pub(crate) struct Inner {
     is_unheard: bool,
     /// How many replies it gave.
     heard: u64,
+    /// Why it tells nothing more, which the last look met behind what it told.
+    end: Option<Error>,
     /// Pieces of the arena that are free when the request is answered: the regions' deregistration.
     leaving: Vec<(u32, Piece)>,
     last_request: u32,
@@ -306,6 +308,7 @@ impl Inner {
             places_nothing: false,
             is_unheard: false,
             heard: 0,
+            end: None,
             leaving: Vec::new(),
             last_request: 0,
             last_cq: 0,

@@ -46,10 +46,7 @@ impl Session {
     /// # Errors
     /// [`Error::TimedOut`], [`Error::Woken`], [`Error::Interrupted`] and [`Error::NodeGone`].
     pub fn wait_ready(&self, at_most: Option<Duration>) -> Result<Vec<Ready>, Error> {
-        self.inner.borrow_mut().wait(Wait::endable(at_most), |inner| {
-            let ready = inner.ready();
-            (!ready.is_empty()).then_some(ready)
-        })
+        self.inner.borrow_mut().wait(Wait::endable(at_most), Inner::some_ready)
     }
 
     /// As [`Session::wait_ready`], without waiting: nothing if there is nothing.
@@ -57,9 +54,8 @@ impl Session {
     /// # Errors
     /// [`Error::NodeGone`].
     pub fn poll_ready(&self) -> Result<Vec<Ready>, Error> {
-        let mut inner = self.inner.borrow_mut();
-        inner.poll()?;
-        Ok(inner.ready())
+        let ready = self.inner.borrow_mut().poll_for(Inner::some_ready)?;
+        Ok(ready.unwrap_or_default())
     }
 }
 
@@ -100,6 +96,11 @@ impl fmt::Debug for Cq {
 }
 
 impl Inner {
+    fn some_ready(&mut self) -> Option<Vec<Ready>> {
+        let ready = self.ready();
+        (!ready.is_empty()).then_some(ready)
+    }
+
     /// What has something, oldest first. What was emptied since is listed no more.
     fn ready(&mut self) -> Vec<Ready> {
         self.tidy();

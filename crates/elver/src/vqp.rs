@@ -215,9 +215,11 @@ impl Vqp {
 
     /// As [`Vqp::qpop_msgs`]. Who looks again and again lets VQPs that nobody holds any more go at his first look.
     pub(crate) fn poll_msgs(&self, is_first: bool) -> Result<Vec<Message>, Error> {
-        let mut inner = self.inner();
-        inner.poll()?;
-        Ok(self.pop(&mut inner, is_first))
+        let messages = self.inner().poll_for(|inner| {
+            let messages = self.pop(inner, is_first);
+            (!messages.is_empty()).then_some(messages)
+        })?;
+        Ok(messages.unwrap_or_default())
     }
 
     /// As [`Vqp::qpop_msgs`], but waits until there is one, at most so long.

@@ -14,13 +14,55 @@ use crate::arena::{Arena, Piece};
 use crate::wait::Wait;
 
 impl Inner {
-    /// Takes all that the node told; whether there was something.
+    /// Takes all that the node told; whether there was something. That it is gone is told behind that, by the next look.
     #[inline]
     pub(crate) fn poll(&mut self) -> Result<bool, Error> {
         self.check_own()?;
+        if let Some(end) = self.end.take() {
+            return Err(end);
+        }
         let mut any = self.tell_done();
+        let taken = self.take_told(&mut any);
+        if self.direct.was_told() {
+            self.take_ways();
+        }
+        if any | self.link.took_waking() {
+            self.rouse();
+        }
+        if !self.late.is_empty() {
+            match self.tell_late() {
+                // That it is gone is told behind what it said before.
+                Ok(()) | Err(Error::NodeGone) => {}
+                told => told?,
+            }
+        }
+        match taken {
+            Err(end) if any => self.end = Some(end),
+            taken => taken?,
+        }
+        Ok(any)
+    }
+
+    /// Takes in what the node told, and looks for something in it. What was told before is there also when the node has
+    /// gone.
+    #[inline]
+    pub(crate) fn poll_for<R>(
+        &mut self,
+        mut found: impl FnMut(&mut Inner) -> Option<R>,
+    ) -> Result<Option<R>, Error> {
+        match self.poll() {
+            Ok(_) => Ok(found(self)),
+            Err(error) => {
+                self.check_own()?;
+                found(self).map(Some).ok_or(error)
+            }
+        }
+    }
+
+    #[inline]
+    fn take_told(&mut self, any: &mut bool) -> Result<(), Error> {
         while let Some(reply) = self.link.next()? {
-            any = true;
+            *any = true;
             self.is_unheard = false;
             self.heard += 1;
             match reply {
@@ -54,20 +96,7 @@ impl Inner {
                 }
             }
         }
-        if self.direct.was_told() {
-            self.take_ways();
-        }
-        if any | self.link.took_waking() {
-            self.rouse();
-        }
-        if !self.late.is_empty() {
-            match self.tell_late() {
-                // That it is gone is told behind what it said before.
-                Ok(()) | Err(Error::NodeGone) => {}
-                told => told?,
-            }
-        }
-        Ok(any)
+        Ok(())
     }
 
     /// Tells of the WRs that this process has done itself; whether there were any.
@@ -159,8 +188,7 @@ impl Inner {
         mut done: impl FnMut(&mut Inner) -> Option<R>,
     ) -> Result<R, Error> {
         loop {
-            self.poll()?;
-            if let Some(result) = done(self) {
+            if let Some(result) = self.poll_for(&mut done)? {
                 return Ok(result);
             }
             wait.heard(self.heard);
@@ -278,3 +306,6 @@ fn answered(
     }
     None
 }
+
+#[cfg(test)]
+mod tests;
