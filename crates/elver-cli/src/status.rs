@@ -66,10 +66,12 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
             std::thread::sleep(interval);
         }
         let status = Status::fetch(&socket)?;
+        // A terminal may hold what is written for long.
+        let fetched = Instant::now();
         let text = if args.json {
             serde_json::to_string(&status)? + "\n"
         } else {
-            let since = before.as_ref().map(|(at, status)| (at.elapsed(), status));
+            let since = before.as_ref().map(|(at, status)| (fetched - *at, status));
             let rows = if args.all { usize::MAX } else { ROWS };
             format!("{}{}", if clears { CLEAR } else { "" }, page(&status, since, rows))
         };
@@ -77,7 +79,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
         if !elver_console::write(text.as_bytes()) {
             return Ok(());
         }
-        before = Some((Instant::now(), status));
+        before = Some((fetched, status));
     }
     Ok(())
 }

@@ -38,6 +38,8 @@ const APART_TIMES: u32 = 20;
 const APART_MAX: Duration = Duration::from_millis(100);
 /// How long nobody is served when there was no descriptor for who came.
 const DEAF: Duration = Duration::from_millis(100);
+/// Time until it is waited again where the system has no memory for that.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// Where status and metrics are served.
 #[derive(Debug, Default)]
@@ -120,7 +122,11 @@ impl Observer {
             let left = left.and_then(|left| Timespec::try_from(left).ok());
             match poll(&mut fds, left.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(_) => return,
+                Err(_) => {
+                    // The system has no memory for it now.
+                    std::thread::sleep(AGAIN);
+                    continue;
+                }
             }
             // That an asker goes away or takes too long concerns nobody else.
             let mut failed = false;

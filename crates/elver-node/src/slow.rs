@@ -25,6 +25,8 @@ use crate::worker::Worker;
 
 /// The longest wait of a slow thread.
 const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Time until it is waited again where the system has no memory for that.
+const AGAIN: Duration = Duration::from_millis(10);
 /// Reports that may wait to be read; those beyond are lost.
 const REPORTS_MAX: usize = 64;
 
@@ -185,7 +187,8 @@ fn keep_registered(
             }
         }
         if registry.wait(WAIT_MAX, Some(wake.as_fd())).is_err() {
-            return;
+            // The system has no memory for it now. A node that gave up would leave its cluster for that.
+            std::thread::sleep(AGAIN);
         }
     }
 }
@@ -235,7 +238,8 @@ mod tests {
 
         fn wait(&mut self, _: Duration, _: Option<BorrowedFd<'_>>) -> io::Result<()> {
             self.stop.store(self.polls == 3, Ordering::Relaxed);
-            Ok(())
+            // As where the system has no memory for a moment: the node left its cluster.
+            if self.polls == 1 { Err(io::ErrorKind::OutOfMemory.into()) } else { Ok(()) }
         }
 
         fn poll(&mut self, _: Time) {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use elver_core::{Class, Core, Histogram, Via, VqpInfo, VqpState, WrKind};
+use elver_portal::connect_stream;
 use elver_verbs::Device;
 use serde::{Deserialize, Serialize};
 
@@ -76,7 +76,10 @@ impl Status {
     /// another user's below `/tmp`; the text says which, and what to do.
     pub fn fetch(socket: &Path) -> io::Result<Status> {
         let path = status_path(socket);
-        let mut stream = UnixStream::connect(&path).map_err(|error| {
+        let mut stream = connect_stream(&path, WAIT).map_err(|error| {
+            if error.kind() == io::ErrorKind::TimedOut {
+                return unheard(error, "the node does not let this process in", &path, WAIT);
+            }
             let path = path.display();
             let what = format!(
                 "no node tells its status at {path}; start `elverd`, or name its socket with \
@@ -97,7 +100,7 @@ impl Status {
     /// Whether somebody whom this user trusts tells him a status there.
     pub fn is_told_at(socket: &Path) -> bool {
         let path = status_path(socket);
-        UnixStream::connect(&path).is_ok_and(|stream| trusted(&path, &stream).is_ok())
+        connect_stream(&path, WAIT).is_ok_and(|stream| trusted(&path, &stream).is_ok())
     }
 }
 

@@ -71,7 +71,7 @@ pub use reply::{
     Answer, Completion, REPLY_SLOTS_MAX, Reach, Refusal, RefusalCode, Reply, TEXT_MAX, VqpInfo,
 };
 pub use ring::Violation;
-pub use socket::{Listener, Received, Socket};
+pub use socket::{Listener, Received, Socket, connect_stream};
 pub use standing::{Space, Standing, pid_namespace};
 pub use turns::Turns;
 pub use version::VERSION;

@@ -1,11 +1,13 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -102,16 +104,31 @@ impl Listener {
     }
 }
 
+/// The longest wait to be let in, whoever would wait longer.
+const LONGEST_CONNECT: Duration = Duration::from_hours(24);
+
+/// Connects to a stream socket at a path, as [`Socket::connect`].
+///
+/// # Errors
+///
+/// As [`Socket::connect`].
+pub fn connect_stream(path: &Path, at_most: Duration) -> io::Result<UnixStream> {
+    let stream = UnixStream::from(connected(SocketType::STREAM, path, at_most)?);
+    stream.set_write_timeout(None)?;
+    Ok(stream)
+}
+
 impl Socket {
-    /// Connects to a node.
+    /// Connects to a node. Where as many wait to be let in as may, which is seen of one that stands still, it waits with
+    /// them, at most so long.
     ///
     /// # Errors
     ///
     /// What the system said: nobody listens ([`io::ErrorKind::NotFound`],
-    /// [`io::ErrorKind::ConnectionRefused`]), or this user may not ([`io::ErrorKind::PermissionDenied`]).
-    pub fn connect(path: &Path) -> io::Result<Socket> {
-        let fd = socket()?;
-        rustix::net::connect(&fd, &SocketAddrUnix::new(path)?)?;
+    /// [`io::ErrorKind::ConnectionRefused`]), this user may not ([`io::ErrorKind::PermissionDenied`]), or too many wait
+    /// ([`io::ErrorKind::TimedOut`]).
+    pub fn connect(path: &Path, at_most: Duration) -> io::Result<Socket> {
+        let fd = connected(SocketType::SEQPACKET, path, at_most)?;
         Ok(Socket { fd, refuses_files: false })
     }
 
@@ -327,6 +344,28 @@ impl AsFd for Socket {
 }
 
 fn socket() -> io::Result<OwnedFd> {
-    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-    Ok(rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
+    socket_of(SocketType::SEQPACKET)
+}
+
+fn socket_of(kind: SocketType) -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Connects; sends wait as long from then on, where they wait.
+fn connected(kind: SocketType, path: &Path, at_most: Duration) -> io::Result<OwnedFd> {
+    let (fd, address) = (socket_of(kind)?, SocketAddrUnix::new(path)?);
+    let until = Instant::now() + at_most.min(LONGEST_CONNECT);
+    loop {
+        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_micros(1));
+        // A Unix socket's connect waits as long as it may send.
+        rustix::net::sockopt::set_socket_timeout(&fd, Timeout::Send, Some(left))?;
+        match rustix::net::connect(&fd, &address) {
+            Ok(()) => break,
+            // A signal that ends no wait of a session's ends none here.
+            Err(Errno::INTR) if Instant::now() < until => {}
+            Err(Errno::INTR | Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(fd)
 }

@@ -2,16 +2,18 @@
 
 mod common;
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use elver_portal::{
     Answer, ClientEnd, Command, ConnectOptions, First, Layout, Limits, Listener, Message,
-    MessageError, NodeEnd, Received, Reply, Request, Scratch, Socket, VqpOptions, Welcome, memfd,
+    MessageError, NodeEnd, Received, Reply, Request, Scratch, Socket, VqpOptions, Welcome,
+    connect_stream, memfd,
 };
 use elver_verbs::Gid;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use common::{ends, small};
 
@@ -67,7 +69,7 @@ fn a_client_gets_its_rings_and_uses_them() {
     let path = place.0.join("node.sock");
     let listener = Listener::bind(&path).unwrap();
     assert!(listener.accept().unwrap().is_none());
-    let client = Socket::connect(&path).unwrap();
+    let client = Socket::connect(&path, Duration::from_secs(60)).unwrap();
     let server = listener.accept().unwrap().expect("a client");
     assert_eq!(server.peer().unwrap().pid, Some(rustix::process::getpid()));
     server.peer_pidfd().unwrap();
@@ -223,7 +225,7 @@ fn a_node_takes_no_files() {
     let place = Place::new("files");
     let path = place.0.join("node.sock");
     let listener = Listener::bind(&path).unwrap();
-    let client = Socket::connect(&path).unwrap();
+    let client = Socket::connect(&path, Duration::from_secs(60)).unwrap();
     let file = memfd::create("test", 4096, memfd::Pages::Small).unwrap();
     // Also before it was accepted.
     let sent = client.send(&Message::Wake, Some(file.as_fd()));
@@ -285,4 +287,31 @@ fn who_does_not_read_leaves_so_many_messages_unread() {
         assert_eq!(server.is_unread(), request + 1 < sent);
     }
     assert!(matches!(message(&client, true), Received::Closed));
+}
+
+/// Who gives up stays in the queue of a node that lets nobody in; once it was full, the next one waited without end.
+#[test]
+fn who_is_not_let_in_waits_no_longer_than_he_said() {
+    let place = Place::new("queue");
+    let soon = Duration::from_millis(20);
+    for kind in [SocketType::SEQPACKET, SocketType::STREAM] {
+        let path = place.0.join(format!("{kind:?}.sock"));
+        let full = rustix::net::socket(AddressFamily::UNIX, kind, None).unwrap();
+        rustix::net::bind(&full, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&full, 0).unwrap();
+        let connect = || match kind {
+            SocketType::STREAM => {
+                connect_stream(&path, soon).map(|it| Box::new(it) as Box<dyn AsFd>)
+            }
+            _ => Socket::connect(&path, soon).map(|it| Box::new(it) as Box<dyn AsFd>),
+        };
+        let mut waiting = Vec::new();
+        let error = loop {
+            match connect() {
+                Ok(socket) => waiting.push(socket),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!((error.kind(), waiting.len()), (ErrorKind::TimedOut, 1));
+    }
 }

@@ -84,7 +84,7 @@ impl Link {
         options: SessionOptions,
         first: Option<First>,
     ) -> Result<Link, Error> {
-        let (path, socket) = reach(paths)?;
+        let (path, socket) = reach(paths, options.patience)?;
         hello(&socket, options.layout, first)?;
         trusted(path, &socket)?;
         let path = std::path::absolute(path)
@@ -412,13 +412,15 @@ fn has_the_core_of(socket: &Socket) -> bool {
 
 /// Connects to the first socket at which somebody listens. One that this user may not reach is passed
 /// over, and told of if there is no other: it need not be for him.
-fn reach(paths: &Paths) -> Result<(&Path, Socket), Error> {
+fn reach(paths: &Paths, patience: Duration) -> Result<(&Path, Socket), Error> {
     let mut refused = None;
     for path in &paths.0 {
-        match Socket::connect(path) {
+        match Socket::connect(path, patience) {
             Ok(socket) => return Ok((path, socket)),
             Err(reason) => match Errno::from_io_error(&reason) {
                 Some(Errno::NOENT | Errno::CONNREFUSED) => {}
+                // As many wait to be let in as may.
+                _ if reason.kind() == io::ErrorKind::TimedOut => return Err(Error::Silent),
                 Some(Errno::ACCESS) => {
                     refused.get_or_insert(Error::Connect { path: path.clone(), reason });
                 }
@@ -481,14 +483,15 @@ mod tests {
         for (path, mode) in modes {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         }
+        let patience = SessionOptions::default().patience;
         let paths = Paths(vec![theirs.clone(), own.clone()]);
         let alone = Paths(vec![theirs.clone()]);
         let (found, told) = std::thread::spawn(move || {
             // SAFETY: the call has no memory to do with. It makes the files of root's what they are to
             // an ordinary user, for this thread alone, which ends.
             unsafe { libc::setfsuid(65_534) };
-            let found = reach(&paths).map(|(path, _)| path.to_path_buf());
-            (found, reach(&alone).map(drop))
+            let found = reach(&paths, patience).map(|(path, _)| path.to_path_buf());
+            (found, reach(&alone, patience).map(drop))
         })
         .join()
         .unwrap();

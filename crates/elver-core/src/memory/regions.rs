@@ -167,8 +167,10 @@ impl<D: Device> Core<D> {
 
     /// Begins to deregister all regions of a client that is gone.
     pub(crate) fn close_mrs_of(&mut self, client: ClientId, now: Time) {
+        // Most have none, and are not to pay for all others' of the node.
+        let count = self.clients.all.get(client).map_or(0, |it| it.mrs as usize);
         let own = self.regions.local.iter().filter(|(_, mr)| mr.owner == client);
-        let slots: alloc::vec::Vec<u32> = own.map(|(slot, _)| slot).collect();
+        let slots: alloc::vec::Vec<u32> = own.map(|(slot, _)| slot).take(count).collect();
         for slot in slots {
             match self.regions.local.get_mut(slot).and_then(|mr| mr.closing.as_mut()) {
                 Some(closing) => closing.token = None,

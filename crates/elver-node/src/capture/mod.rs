@@ -16,6 +16,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use elver_portal::connect_stream;
+
 use crate::asking::{told, trusted, unheard};
 use crate::config::{SOCKET_VARIABLE, capture_path};
 
@@ -46,7 +48,10 @@ impl CaptureStream {
     /// user's below `/tmp`; the text says which, and what to do.
     pub fn open(socket: &Path, options: &CaptureOptions) -> io::Result<CaptureStream> {
         let path = capture_path(socket);
-        let mut stream = UnixStream::connect(&path).map_err(|error| {
+        let mut stream = connect_stream(&path, WAIT).map_err(|error| {
+            if error.kind() == io::ErrorKind::TimedOut {
+                return unheard(error, "the node does not let this process in", &path, WAIT);
+            }
             let path = path.display();
             let what = match error.kind() {
                 io::ErrorKind::PermissionDenied => format!(

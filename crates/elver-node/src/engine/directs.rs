@@ -50,7 +50,7 @@ pub(super) struct Directs {
     generation: u64,
     /// Doors that are open, by the keys of their regions.
     doors: FxHashMap<u32, Vec<Door>>,
-    waits: Vec<Wait>,
+    waits: FxHashMap<Whose, Wait>,
     /// Of sessions that have ended, those whose processes were inside then, oldest first.
     lingering: VecDeque<Lingering>,
     settled_at: Time,
@@ -76,7 +76,6 @@ struct Lingering {
 
 /// Something that waits for accesses to end.
 struct Wait {
-    whose: Whose,
     accesses: Vec<Access>,
     since: Time,
     /// Its answer is due but for these.
@@ -85,8 +84,14 @@ struct Wait {
     is_late: bool,
 }
 
+impl Wait {
+    fn since(since: Time) -> Wait {
+        Wait { accesses: Vec::new(), since, is_due: false, is_late: false }
+    }
+}
+
 /// What waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Whose {
     /// The deregistration that a session asked for with a request.
     Region {
@@ -114,7 +119,7 @@ impl Directs {
             patience_ns: config.patience_ms.saturating_mul(1_000_000),
             generation: 0,
             doors: FxHashMap::default(),
-            waits: Vec::new(),
+            waits: FxHashMap::default(),
             lingering: VecDeque::new(),
             settled_at: Time::ZERO,
             counts: GateCounts::default(),
@@ -215,25 +220,14 @@ impl Directs {
             }
         }
         let Some(whose) = whose.filter(|_| !accesses.is_empty()) else { return };
-        match self.waits.iter_mut().find(|wait| wait.whose == whose) {
-            Some(wait) => wait.accesses.extend(accesses),
-            None => {
-                self.waits.push(Wait {
-                    whose,
-                    accesses,
-                    since: now,
-                    is_due: false,
-                    is_late: false,
-                });
-            }
-        }
+        self.waits.entry(whose).or_insert_with(|| Wait::since(now)).accesses.extend(accesses);
     }
 
     /// A session has ended: nobody hears what becomes of its deregistrations, and its process reaches nothing by its
     /// gate any more.
     pub(super) fn ended(&mut self, token: u64, gate: Option<&Gate>, now: Time) {
         let is_its = |whose| matches!(whose, Whose::Region { token: of, .. } if of == token);
-        self.waits.retain(|wait| !is_its(wait.whose));
+        self.waits.retain(|whose, _| !is_its(*whose));
         let Some(gate) = gate else { return };
         let GateCounts { reads, writes, bytes } = gate.end.counts();
         self.counts.reads = self.counts.reads.saturating_add(reads);
@@ -247,7 +241,7 @@ impl Directs {
             accesses.extend(own.filter_map(|one| one.end.shut(one.door)));
         }
         // Who waits for it already waits on, and hears of its process's end.
-        let waited = self.waits.iter().flat_map(|wait| &wait.accesses);
+        let waited = self.waits.values().flat_map(|wait| &wait.accesses);
         let own = waited.filter(|one| Arc::ptr_eq(&one.end, &gate.end) && !one.has_ended());
         accesses.extend(own.cloned());
         if gate.end.is_orphan() {
@@ -268,10 +262,15 @@ impl Directs {
 
     /// A session says goodbye: that waits for what its deregistrations waited for, of which it hears no more.
     pub(super) fn leaves(&mut self, token: u64, client: ClientId) {
-        for wait in &mut self.waits {
-            if matches!(wait.whose, Whose::Region { token: of, .. } if of == token) {
-                wait.whose = Whose::Goodbye(client);
-            }
+        let is_its =
+            |whose: &Whose| matches!(whose, Whose::Region { token: of, .. } if *of == token);
+        let its: Vec<Wait> =
+            self.waits.extract_if(|whose, _| is_its(whose)).map(|(_, wait)| wait).collect();
+        for Wait { accesses, since, is_late, .. } in its {
+            let all =
+                self.waits.entry(Whose::Goodbye(client)).or_insert_with(|| Wait::since(since));
+            all.accesses.extend(accesses);
+            (all.since, all.is_late) = (all.since.min(since), all.is_late | is_late);
         }
     }
 
@@ -290,14 +289,12 @@ impl Directs {
     /// All else that a deregistration or a goodbye waits for is over: whether somebody is still inside, so that
     /// [`Directs::settle`] tells when it is done.
     pub(super) fn holds(&mut self, whose: Whose) -> Held {
-        let Some(at) = self.waits.iter().position(|wait| wait.whose == whose) else {
-            return Held::Free;
-        };
-        let wait = &mut self.waits[at];
+        let Some(wait) = self.waits.get_mut(&whose) else { return Held::Free };
         wait.accesses.retain(|access| !access.has_ended());
-        if wait.accesses.is_empty() || wait.is_late {
-            let wait = self.waits.swap_remove(at);
-            return if wait.accesses.is_empty() { Held::Free } else { Held::Late };
+        let held = if wait.accesses.is_empty() { Held::Free } else { Held::Late };
+        if held == Held::Free || wait.is_late {
+            self.waits.remove(&whose);
+            return held;
         }
         wait.is_due = true;
         Held::Back
@@ -305,7 +302,7 @@ impl Directs {
 
     /// Whether a client's goodbye waits for somebody.
     pub(super) fn keeps(&self, client: ClientId) -> bool {
-        self.waits.iter().any(|wait| wait.whose == Whose::Goodbye(client) && !wait.is_late)
+        self.waits.get(&Whose::Goodbye(client)).is_some_and(|wait| !wait.is_late)
     }
 
     /// Looks at those who are waited for.
@@ -328,7 +325,7 @@ impl Directs {
                 self.lingering.push_back(one);
             }
         }
-        self.waits.retain_mut(|wait| {
+        self.waits.retain(|whose, wait| {
             wait.accesses.retain(|access| !access.has_ended());
             let is_over = wait.accesses.is_empty();
             let is_late = now.ns_since(wait.since) >= patience_ns
@@ -337,7 +334,7 @@ impl Directs {
                 wait.is_late = true;
                 settled.stuck.extend(wait.accesses.iter().map(|access| access.end.token));
             }
-            match wait.whose {
+            match *whose {
                 Whose::Region { token, request } if wait.is_due && (is_over || wait.is_late) => {
                     settled.regions.push((token, request, is_over));
                     false

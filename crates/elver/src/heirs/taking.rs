@@ -64,9 +64,12 @@ impl Heirs {
     }
 
     fn claim(&self, wanted: Option<u32>) -> Result<Heir, Error> {
-        let socket = Socket::connect(&self.path).map_err(|reason| match reason.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::NodeGone,
-            _ => Error::Connect { path: self.path.clone(), reason },
+        let socket = Socket::connect(&self.path, self.session.patience).map_err(|reason| {
+            match reason.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Error::NodeGone,
+                io::ErrorKind::TimedOut => Error::Silent,
+                _ => Error::Connect { path: self.path.clone(), reason },
+            }
         })?;
         let socket = Rc::new(socket);
         socket.send(&Message::Inherit { set: self.set, heir: wanted }, None).map_err(|reason| {

@@ -346,7 +346,7 @@ fn strangers(role: &Role) {
 
 /// Claims a session by the portal's words; which one, or what the node said.
 fn raw(path: &std::path::Path, set: u32, heir: Option<u32>) -> Result<u32, String> {
-    let socket = Socket::connect(path).unwrap();
+    let socket = Socket::connect(path, Duration::from_secs(60)).unwrap();
     socket.send(&Message::Inherit { set, heir }, None).unwrap();
     loop {
         socket.wait(WAIT).unwrap();

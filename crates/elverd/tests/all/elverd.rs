@@ -248,7 +248,7 @@ fn it_takes_a_socket_and_tells_its_starter() {
     command.args(["-c", &script, env!("CARGO_BIN_EXE_elverd"), "--config"]).arg(config);
     command.env("NOTIFY_SOCKET", directory.path.join("notify"));
     // A process that came before the daemon waits for it.
-    let early = elver_portal::Socket::connect(&path).unwrap();
+    let early = elver_portal::Socket::connect(&path, PATIENCE).unwrap();
     let mut daemon = Daemon::run(command);
     assert_eq!(daemon.socket, path);
     let mut bytes = [0; 64];

@@ -8,7 +8,7 @@ use std::process::Command as Program;
 use crate::common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
 use crate::common::process::{nobody, start, start_by};
 use crate::common::stall;
-use crate::common::{Client, Region, engine_counter, free_address, gid, wait_for};
+use crate::common::{Client, PATIENCE, Region, engine_counter, free_address, gid, wait_for};
 use elver_portal::{Answer, Command, Layout, Message, Received, RefusalCode, Socket, VqpOptions};
 use elver_testkit::{Role, is_root, role, stay};
 use elver_verbs::{AccessFlags, Memory, RemoteAddr, Sge, WcStatus};
@@ -45,7 +45,8 @@ fn who_says_no_hello_keeps_nobody_out() {
 #[test]
 fn client_that_says_no_hello() {
     let Some(Role { socket, .. }) = role() else { return };
-    let sockets: Vec<Socket> = (0..300).map(|_| Socket::connect(&socket).unwrap()).collect();
+    let sockets: Vec<Socket> =
+        (0..300).map(|_| Socket::connect(&socket, PATIENCE).unwrap()).collect();
     let open = |socket: &&Socket| matches!(socket.receive(false), Ok(Received::Nothing));
     // Those that nobody has accepted yet seem to stay, for a moment.
     let stay_on = wait_for("the others to be closed", || {
@@ -63,7 +64,7 @@ fn a_client_of_another_version_is_told() {
     let mut bytes = Message::Hello { layout: Layout::default(), first: None }.encode();
     // Behind the kind and a magic number.
     bytes[5] ^= 0x40;
-    let socket = Socket::connect(&daemon.socket).unwrap();
+    let socket = Socket::connect(&daemon.socket, PATIENCE).unwrap();
     rustix::net::send(&socket, &bytes, SendFlags::NOSIGNAL).unwrap();
     let text = wait_for("the answer", || match socket.receive(true).unwrap() {
         Received::Message(Message::Rejected { text }, None) => Some(text),
@@ -172,7 +173,7 @@ fn files_that_are_sent_go_nowhere() {
         let (socket, message) = match &client {
             Some(client) => (&client.socket, &Message::Wake),
             None => {
-                fresh = Socket::connect(&daemon.socket).unwrap();
+                fresh = Socket::connect(&daemon.socket, PATIENCE).unwrap();
                 (&fresh, &hello)
             }
         };

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use crate::common::daemon::{Daemon, Directory, Witness, clean, elverd, toml};
 use crate::common::group::Group;
 use crate::common::process::nobody;
-use crate::common::{Client, engine_counter, free_address, wait_for};
+use crate::common::{Client, PATIENCE, engine_counter, free_address, wait_for};
 use elver_portal::{
     Answer, Class, Command as Ask, Layout, Message, RefusalCode, Socket, VqpOptions,
 };
@@ -158,7 +158,7 @@ fn without_descriptors_it_serves_whom_it_has_and_then_others() {
     let hello = Message::Hello { layout: Layout::default(), first: None };
     let crowd: Vec<Socket> = (0..DESCRIPTORS)
         .map(|_| {
-            let socket = Socket::connect(&daemon.socket).unwrap();
+            let socket = Socket::connect(&daemon.socket, PATIENCE).unwrap();
             socket.send(&hello, None).unwrap();
             socket
         })
@@ -236,7 +236,7 @@ fn a_socket_that_systemd_passes_is_taken() {
     // It starts the daemon when somebody comes.
     let early = std::thread::spawn({
         let path = path.clone();
-        move || wait_for("the socket", || Socket::connect(&path).ok())
+        move || wait_for("the socket", || Socket::connect(&path, PATIENCE).ok())
     });
     let daemon = Daemon::run(command);
     assert_eq!(daemon.socket, path);

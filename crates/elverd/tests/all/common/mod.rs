@@ -17,7 +17,7 @@ pub use client::*;
 
 impl Client {
     pub fn connect(path: &Path) -> Result<Client, String> {
-        Client::over(Socket::connect(path).map_err(|error| error.to_string())?)
+        Client::over(Socket::connect(path, PATIENCE).map_err(|error| error.to_string())?)
     }
 
     /// The next so many answers, in whatever order they come: whether each was refused.
