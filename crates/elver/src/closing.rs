@@ -26,11 +26,8 @@ impl Closing {
     /// As [`Session::close`].
     pub fn poll(&self) -> Result<bool, Error> {
         let mut inner = self.session.inner.borrow_mut();
-        let ended = match inner.poll() {
-            Ok(_) => inner.ended(self.request).transpose(),
-            Err(error) => Err(error),
-        };
-        is_over(ended.map(|ended| ended.is_some()))
+        let ended = inner.poll_for(|inner| inner.ended(self.request));
+        is_over(ended.and_then(Option::transpose).map(|ended| ended.is_some()))
     }
 
     /// Waits until the node has nothing left of the session, at most so long. What ends the wait before that does not keep
@@ -39,7 +36,16 @@ impl Closing {
     /// # Errors
     /// As [`Session::close`] and [`Session::wait_ready`].
     pub fn wait(&self, at_most: Option<Duration>) -> Result<(), Error> {
-        let mut wait = Wait::endable(at_most).of_an_answer(self.silence.get());
+        self.wait_by(Wait::endable(at_most))
+    }
+
+    /// The same without an end but the node's answer or silence.
+    pub(crate) fn wait_through(&self) -> Result<(), Error> {
+        self.wait_by(Wait::for_an_answer())
+    }
+
+    fn wait_by(&self, wait: Wait) -> Result<(), Error> {
+        let mut wait = wait.of_an_answer(self.silence.get());
         let mut inner = self.session.inner.borrow_mut();
         let ended = inner.wait_on(&mut wait, |inner| inner.ended(self.request));
         self.silence.set(wait.silence_after(&ended));

@@ -48,6 +48,9 @@
 //! [`Session::wait_ready`] for all of the session's. A [`Waker`] ends such a wait from another thread,
 //! and a signal does if [`SessionOptions::end_on_signal`] says so.
 //!
+//! What a call asks the node for, and waits to be answered, may fail with [`Error::Silent`] and [`Error::TimedOut`] where that
+//! stands still, with [`Error::NodeGone`], and in a child with [`Error::Forked`], whatever else the call names.
+//!
 //! To wait beside other things a session has a descriptor ([`Session::arm`] says how), and with the
 //! feature `tokio` the module `tokio` waits in tasks.
 //!

@@ -299,7 +299,7 @@ impl Session {
     /// of one of an older version that takes longer than [`SessionOptions::patience`]: the session ends all the same.
     pub fn close(self) -> Result<(), Error> {
         match self.close_start() {
-            Ok(closing) => closing.wait(None),
+            Ok(closing) => closing.wait_through(),
             Err(Error::NodeGone) => Ok(()),
             Err(error) => Err(error),
         }
