@@ -2,6 +2,7 @@
 
 mod assigned;
 mod faults;
+mod keepers;
 mod lambda;
 mod lease_attacks;
 mod leased;
