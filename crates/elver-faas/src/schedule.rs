@@ -218,15 +218,15 @@ impl Schedule {
         self.place_waiting(now);
     }
 
-    /// A container was to be ended, and the runtime did not do it. Its requests fail; it goes on to count among those that
-    /// there may be, and takes none, until it has ended.
+    /// A container is being ended, which may have died. Its requests fail; it goes on to count among those that there may be,
+    /// and takes none, until it has ended.
+    pub fn container_ending(&mut self, now: Duration, id: ContainerId, why: &str) {
+        self.empty(now, id, Stage::Ending, why);
+    }
+
+    /// The same of one that was to be ended, and the runtime did not do it.
     pub fn container_stays(&mut self, now: Duration, id: ContainerId, why: &str) {
-        let Some(container) = self.containers.get_mut(&id) else { return };
-        container.stage = Stage::Stuck;
-        for process in std::mem::take(&mut container.processes) {
-            self.drop_process(process, &Failure::Container(why.into()));
-        }
-        self.place_waiting(now);
+        self.empty(now, id, Stage::Stuck, why);
     }
 
     /// An INIT process has connections: its row of the Orchestrator Table.
