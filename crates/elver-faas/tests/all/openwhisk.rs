@@ -685,6 +685,24 @@ def main(args):
     assert!(action.process.wait().unwrap().success());
 }
 
+/// Whoever ran, or read his answer as slowly as he liked, held it up, and no other signal was heard.
+#[test]
+fn a_container_that_is_told_twice_ends() {
+    let code =
+        "import time\ndef main(args):\n    print('begun', flush=True)\n    time.sleep(1000)\n";
+    let mut action = Action::of(21, code);
+    let mut running = TcpStream::connect(&action.address).unwrap();
+    post(&mut running, "/run", &json!({"value": {}}).to_string());
+    assert_eq!(action.logs[0].recv_timeout(PATIENCE).unwrap(), "begun");
+    let pid = rustix::process::Pid::from_child(&action.process);
+    let tell = || rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    tell();
+    wait_for("it to refuse", || (action.post("/init", "{}").0 == 503).then_some(()));
+    tell();
+    let ended = wait_for("it to end", || action.process.try_wait().unwrap());
+    assert!(ended.success());
+}
+
 #[test]
 fn activations_inherit_connections() {
     activations_inherit(2, 15, json!({}), "dc");
