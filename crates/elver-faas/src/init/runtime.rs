@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use elver::Gid;
 use rustix::fs::{Access, access};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::Pid;
 
 use super::event::Event;
 use super::log::say;
+use super::reaper::Living;
 use super::relay::{Relay, Relays};
 use crate::config::RuntimeKind;
 use crate::protocol::{
@@ -56,6 +57,7 @@ impl Runtime {
         spawn: &Spawn,
         events: &SyncSender<Event>,
         relays: &Relays,
+        living: &Living,
     ) -> io::Result<Runtime> {
         let mut command = command(spawn)?;
         let relay = match spawn.runtime {
@@ -74,8 +76,7 @@ impl Runtime {
             command.stdin(Stdio::null());
             None
         };
-        let child = command.process_group(0).spawn()?;
-        let pid = Pid::from_child(&child);
+        // Nothing may fail behind its start: it would be there, and in no table.
         if let Some(orders) = &orders {
             orders.set_write_timeout(Some(ORDER_MAX))?;
             let mut reports = BufReader::new(orders.try_clone()?);
@@ -98,6 +99,7 @@ impl Runtime {
             };
             thread::Builder::new().name("reports".into()).spawn(listen)?;
         }
+        let pid = Pid::from_child(&living.start(command.process_group(0))?);
         let function = spawn.function.clone();
         Ok(Runtime {
             pid,
@@ -159,14 +161,6 @@ impl Runtime {
         }
         sent
     }
-}
-
-/// Kills a runtime, and all of its processes that did not leave its group. It may have left that itself; what others leave,
-/// comes to be the first process's then.
-pub(super) fn kill(pid: Pid) {
-    // There may be none left.
-    let _ = kill_process_group(pid, Signal::KILL);
-    let _ = kill_process(pid, Signal::KILL);
 }
 
 fn socket(spawn: &Spawn) -> PathBuf {
