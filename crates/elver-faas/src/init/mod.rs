@@ -130,7 +130,6 @@ impl Init {
             Event::Runtime(process, RuntimeReport::HasThreads) => {
                 if let Some(runtime) = self.processes.get_mut(&process) {
                     runtime.has_threads = true;
-                    runtime.children.clear();
                 }
                 self.tell(&Report::HasThreads { process });
             }

@@ -42,7 +42,7 @@ pub(super) struct Runtime {
     pub(super) takes_orders: bool,
     /// Whether it has said that it has threads, and runs requests itself.
     pub(super) has_threads: bool,
-    /// Requests that it was told to fork for, whose children have not ended.
+    /// Requests that it was told to fork for, whose children have not ended; or with which it is not done itself.
     pub(super) children: BTreeSet<RequestId>,
     /// Why it is being ended, if it is at fault.
     pub(super) fault: Option<String>,
@@ -152,7 +152,7 @@ impl Runtime {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it is none that forks"));
         };
         let sent = send(orders, order);
-        if let (Ok(()), RuntimeOrder::Fork(request, _), false) = (&sent, order, self.has_threads) {
+        if let (Ok(()), RuntimeOrder::Fork(request, _)) = (&sent, order) {
             self.children.insert(*request);
         }
         if sent.is_err() {

@@ -19,4 +19,5 @@ mod restarts;
 mod soak;
 mod starts;
 mod store;
+mod threaded;
 mod users;
