@@ -95,7 +95,9 @@ def with_request(answer, line):
 
 
 def failure(what):
-    return json.dumps({"error": what}, ensure_ascii=False).encode()
+    # It may have halves of characters, which JSON has escapes for, and no encoding a form.
+    text = what.encode(errors="backslashreplace").decode()
+    return json.dumps({"error": text}, ensure_ascii=False).encode()
 
 
 def time_left(request):

@@ -22,8 +22,10 @@ import elver_context
 
 API = "/2018-06-01/runtime/"
 
-# How often to look whether there are threads, and how long until then, in seconds: one that was joined is there still.
+# How often to look whether there are threads, and how long until then, in seconds: one that was joined is there still, and
+# on a busy machine for longer.
 LOOKS = 5
+LOOKS_MAX = 100
 LOOK_S = 0.001
 
 # The largest answer, in bytes.
@@ -112,10 +114,15 @@ class Gone(SystemExit):
 
 def look_for_threads():
     """Whether there are others than this one, also of modules in C."""
-    for _ in range(LOOKS):
+    for look in range(LOOKS_MAX):
         if len(os.listdir("/proc/self/task")) == 1:
             return False
+        threading = sys.modules.get("threading")
+        if look >= LOOKS and threading and threading.active_count() > 1:
+            # Python knows of one that goes on.
+            break
         time.sleep(LOOK_S)
+    print("elver: there are threads, which a child would not have: requests run one after the other", file=sys.stderr)
     return True
 
 
@@ -136,6 +143,8 @@ class Init:
         self.buffer = b""
         self.orders = deque()
         self.has_threads = False
+        # The request that this process runs itself.
+        self.own = None
         self.pids = {}
         self.requests = {}
         # A byte a signal, so that waiting for orders ends when a child has.
@@ -171,6 +180,9 @@ class Init:
         """Forks for each order. Returns in children alone, their request; or here, where there are threads."""
         if self.has_threads:
             self.ready.renew()
+        if self.own is not None:
+            own, self.own = self.own, None
+            self.tell(own, "it is done with it")
         while True:
             while self.orders:
                 request = self.obey(self.orders.popleft())
@@ -199,7 +211,10 @@ class Init:
         [(order, what)] = json.loads(line).items()
         if order == "fork":
             request, wanted = what
-            if self.has_threads or self.fork(request, wanted):
+            if self.has_threads:
+                self.own = request
+                return request
+            if self.fork(request, wanted):
                 return request
         elif order == "kill" and what in self.pids:
             os.kill(self.pids[what], signal.SIGKILL)
@@ -290,13 +305,16 @@ def run_one(handler, request):
     headers, event = take(api, request)
     context = Context(headers)
     base = f"invocation/{context.aws_request_id}/"
-    end = "response"
+    end, own = "response", os.getpid()
     try:
         result = json.dumps(handler(json.loads(event or b"null"), context), default=plain).encode()
         if len(result) > ANSWER_MAX:
             raise ValueError(f"an answer has at most {ANSWER_MAX} bytes; this one has {len(result)}")
     except BaseException as error:
         end, result = "error", failure(error)
+    if os.getpid() != own:
+        # The handler forked, and both came back: one of them has the request, and the orders that come.
+        os._exit(1)
     api.ask("POST", base + end, result, {"Content-Type": "application/json"})
 
 
@@ -313,16 +331,17 @@ def run_python(init, first):
     init.has_threads = look_for_threads()
     init.begin()
     while True:
+        request = init.serve()
         try:
-            run_one(handler, init.serve())
-        except Gone:
+            run_one(handler, request)
+        except (Gone, OSError, http.client.HTTPException) as error:
             if not init.has_threads:
                 raise
+            # Another orchestrator may come, which has others.
+            elver_context.say(f"request {request} is lost", error)
         strays.flush()
         if not init.has_threads:
             break
-    # Threads that the handler left do not keep the process.
-    os._exit(0)
 
 
 def run_awslambdaric(init, first):
@@ -334,6 +353,8 @@ def run_awslambdaric(init, first):
         if init.ready.ahead:
             init.ready.ahead.settle()
         init.has_threads = look_for_threads()
+        if init.has_threads:
+            init.own = first
         is_child = not init.has_threads and init.fork(first)
         if not is_child:
             init.begin()
@@ -349,7 +370,7 @@ def run_awslambdaric(init, first):
                 try:
                     headers, event = take(Connection(os.environ["ELVER_API_SOCKET"]), request)
                     return event, headers
-                except Gone:
+                except (Gone, OSError, http.client.HTTPException):
                     if not init.has_threads:
                         raise
 
@@ -372,10 +393,22 @@ def main():
     elver_context.READY.start(os.environ["ELVER_DESTINATIONS"].split(), unassigned, sessions, sessions_max, leased)
     strays.keep()
     init = Init(control)
-    if os.environ.pop("ELVER_RUNTIME") == "awslambdaric":
-        run_awslambdaric(init, first)
-    else:
-        run_python(init, first)
+    code = 1
+    try:
+        if os.environ.pop("ELVER_RUNTIME") == "awslambdaric":
+            run_awslambdaric(init, first)
+        else:
+            run_python(init, first)
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+        elver_context.say("it ends", ended)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        strays.flush()
+        # Threads that the handler left do not keep the process.
+        os._exit(code)
 
 
 main()

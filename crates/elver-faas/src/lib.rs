@@ -34,7 +34,7 @@
 //! | `bundle`, `containers`, `seccomp` | a container's configuration; the runtime's command line; the calls that it does not have | |
 //! | `code` | whether a function's code is where it is said to be, whoever else there is on the host | |
 //! | `config` | what the platform's owner says: `sections`: what there may be; `file`, `check`: how it is read, and what is refused; `error` | |
-//! | `state` | what the orchestrator has in files | |
+//! | `state` | what the orchestrator has in files, and that it alone works there | |
 //! | `client` | asking an orchestrator | |
 //! | `accepting`, `http`, `heads`, `progress`, `gids` | taking connections; HTTP of small services; how long heads of requests may take; a stream whose peer must read; GIDs in what comes in | |
 //! | `bin` | the programs `elver-init` and `elver-action` | |

@@ -131,11 +131,11 @@ pub enum Report {
         #[serde(with = "gids")]
         connections: BTreeSet<Gid>,
     },
-    /// A child has ended.
+    /// A child has ended, or a process that has threads is done with a request.
     ChildEnded {
         /// The INIT process.
         process: ProcessId,
-        /// The request that it had.
+        /// The request that was its.
         request: RequestId,
         /// How it ended.
         why: String,
@@ -170,7 +170,7 @@ pub enum RuntimeOrder {
 pub enum RuntimeReport {
     /// It is connected to these destinations: what the handler can write too, and is to be GIDs.
     Connected(BTreeSet<String>),
-    /// A child has ended, with `why`.
+    /// A child has ended, with `why`; or it is done with the request itself, where it has threads.
     Ended(RequestId, String),
     /// It has threads, and runs itself what it is told to fork for, one request after the other.
     HasThreads,

@@ -155,7 +155,7 @@ impl Schedule {
     /// A container tells of an INIT process that an earlier orchestrator started. It is killed if its
     /// function is not its container's owner's, which happens when the configuration changed, or if it is to be forked and
     /// still at its first request, whose caller has gone. Children that it has are killed when their function's time is over,
-    /// from now on.
+    /// from now on; one that has threads is itself, since it tells of no child's end then.
     pub fn adopt_process(&mut self, now: Duration, container: ContainerId, found: Found) {
         let Found { process: id, function, connections, takes_orders, has_threads, children } =
             found;
@@ -179,8 +179,9 @@ impl Schedule {
         home.processes.insert(id);
         let process = Process::new(now, container, function);
         let mut process = Process { stage: Stage::Running, has_threads, connections, ..process };
-        let FunctionTerms { timeout, forks: has_asked, .. } = self.functions[function];
-        process.has_asked = has_asked;
+        let FunctionTerms { timeout, forks, .. } = self.functions[function];
+        // One that has threads tells of the requests that it runs itself as of children.
+        process.has_asked = forks && (!has_threads || children.is_empty());
         let until = now + timeout;
         children.into_iter().for_each(|child| process.children.found(child, until));
         self.processes.insert(id, process);
@@ -218,15 +219,15 @@ impl Schedule {
         self.place_waiting(now);
     }
 
-    /// A container was to be ended, and the runtime did not do it. Its requests fail; it goes on to count among those that
-    /// there may be, and takes none, until it has ended.
+    /// A container is being ended, which may have died. Its requests fail; it goes on to count among those that there may be,
+    /// and takes none, until it has ended.
+    pub fn container_ending(&mut self, now: Duration, id: ContainerId, why: &str) {
+        self.empty(now, id, Stage::Ending, why);
+    }
+
+    /// The same of one that was to be ended, and the runtime did not do it.
     pub fn container_stays(&mut self, now: Duration, id: ContainerId, why: &str) {
-        let Some(container) = self.containers.get_mut(&id) else { return };
-        container.stage = Stage::Stuck;
-        for process in std::mem::take(&mut container.processes) {
-            self.drop_process(process, &Failure::Container(why.into()));
-        }
-        self.place_waiting(now);
+        self.empty(now, id, Stage::Stuck, why);
     }
 
     /// An INIT process has connections: its row of the Orchestrator Table.
@@ -329,12 +330,16 @@ impl Schedule {
         Some(Taken { request: id, deadline: request.deadline, start })
     }
 
-    /// The child that was forked for a request has ended. Its request fails if it was not answered.
+    /// The child that was forked for a request has ended. Its request fails if it was not answered. One that has threads tells
+    /// so of a request that it is done with itself, which may have been given it anew meanwhile.
     pub fn child_ended(&mut self, now: Duration, id: ProcessId, request: RequestId, why: &str) {
         let Some(process) = self.processes.get_mut(&id) else { return };
+        let is_childs = !process.has_threads;
+        process.has_asked |= process.has_threads;
         let waiting = process.handed.len();
-        process.handed.retain(|handed| *handed != request);
-        let was_its = process.handed.len() < waiting || process.taken.remove(&request);
+        process.handed.retain(|handed| *handed != request || !is_childs);
+        let was_its =
+            is_childs && (process.handed.len() < waiting || process.taken.remove(&request));
         process.children.ended(request);
         // What another process has of its connection holds up nobody.
         process.sending.remove(&request);

@@ -4,12 +4,13 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, Gid, Mode, OFlags, fchmod, fchown, flock, open};
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
 
+use crate::containers::COMMAND_MAX;
 use crate::protocol::{CONTROL_SOCKET, MODULE};
 use crate::schedule::ContainerId;
 
@@ -29,8 +30,14 @@ const STRAYS: &str = include_str!("../python/_elver_strays.py");
 /// Directories in an orchestrator's, of which the first has one for each container.
 const PARTS: [&str; 4] = ["containers", "programs", "runtime", "node"];
 
-/// How long an orchestrator waits for what another one's last commands are about.
+/// How long an orchestrator waits for another one that works, which may be about to end.
 const LOCK_MAX: Duration = Duration::from_secs(5);
+
+/// How much longer than a runtime's command may take it waits for those of one that has ended.
+const COMMANDS_MAX: Duration = COMMAND_MAX.saturating_add(LOCK_MAX);
+
+/// What the orchestrator itself has locked while it works, and no command of its.
+const WORKS: &str = "works";
 
 /// Programs of the host's that containers get.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +68,7 @@ pub struct StateDirectory {
     /// How often programs were replaced.
     replaced: u64,
     _lock: std::fs::File,
+    _works: std::fs::File,
 }
 
 impl StateDirectory {
@@ -74,12 +82,16 @@ impl StateDirectory {
     /// Opens it, making what is missing, and puts the programs there that containers run.
     ///
     /// # Errors
-    /// What the system says, and `AddrInUse` if another orchestrator works in it.
+    /// What the system says, `AddrInUse` if another orchestrator works in it, or commands of one that has ended do, and
+    /// `PermissionDenied` if others than its user can change what is there.
     pub fn open(path: &Path, programs: &Programs<'_>) -> io::Result<StateDirectory> {
         let directory =
             |path: &Path| std::fs::DirBuilder::new().recursive(true).mode(0o711).create(path);
         directory(path)?;
-        let lock = wait_for_lock(path)?;
+        check_owner(path)?;
+        let lock = wait_for_lock(path, LOCK_MAX, COMMANDS_MAX)?;
+        let works = open_lock(&path.join(WORKS))?;
+        flock(&works, FlockOperation::LockExclusive)?;
         for part in PARTS {
             directory(&path.join(part))?;
         }
@@ -89,7 +101,8 @@ impl StateDirectory {
         // The runtime's commands keep it: what one of them was about when its orchestrator was killed is
         // done before another orchestrator looks.
         fcntl_setfd(&lock, FdFlags::empty())?;
-        let mut state = StateDirectory { path: path.to_path_buf(), replaced: 0, _lock: lock };
+        let path = path.to_path_buf();
+        let mut state = StateDirectory { path, replaced: 0, _lock: lock, _works: works };
         let init = std::fs::read(programs.init)?;
         let module = programs.module.map(std::fs::read).transpose()?;
         let installed = [
@@ -113,7 +126,11 @@ impl StateDirectory {
     /// How often programs have been replaced, with this time if it is one. It is noted before any is.
     fn count_replaced(&self, installed: &[(&str, Option<&[u8]>, u32)]) -> io::Result<u64> {
         let count = self.path.join("replaced");
-        let before = std::fs::read_to_string(&count).ok().and_then(|text| text.parse().ok());
+        let before = match std::fs::read_to_string(&count) {
+            Ok(text) => Some(text.parse().unwrap_or_else(|_| unlike_any_before())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
         let is_there = |(name, bytes, _): &(&str, Option<&[u8]>, u32)| {
             std::fs::read(self.programs().join(name)).ok().as_deref() == *bytes
         };
@@ -121,7 +138,7 @@ impl StateDirectory {
             Some(before) if installed.iter().all(is_there) => Ok(before),
             _ => {
                 let now = before.unwrap_or(0) + 1;
-                std::fs::write(&count, now.to_string())?;
+                replace(&count, now.to_string().as_bytes(), 0o644)?;
                 Ok(now)
             }
         }
@@ -274,7 +291,7 @@ impl StateDirectory {
             say(&part, std::fs::remove_dir_all(&part));
         }
         // Who waits for the lock sees that it is another file's then.
-        for file in ["replaced", "lock"] {
+        for file in ["replaced.new", "replaced", WORKS, "lock"] {
             let file = self.path.join(file);
             say(&file, std::fs::remove_file(&file));
         }
@@ -289,30 +306,80 @@ impl StateDirectory {
 
     /// Replaces a program; containers that run keep the one that they have.
     fn install(&self, name: &str, bytes: &[u8], mode: u32) -> io::Result<()> {
-        let path = self.programs().join(name);
-        let new = path.with_extension("new");
-        std::fs::write(&new, bytes)?;
-        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode))?;
-        std::fs::rename(&new, &path)
+        replace(&self.programs().join(name), bytes, mode)
     }
 }
 
-/// Its file goes with who had it, and another one's may be there by then.
-fn wait_for_lock(path: &Path) -> io::Result<std::fs::File> {
+/// Writes a file that is there whole, or as it was.
+fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, bytes)?;
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(mode))?;
+    std::fs::rename(&new, path)
+}
+
+/// How often programs were replaced, where that is lost: they may have been any number of times since a container was made,
+/// but not once a second.
+fn unlike_any_before() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+}
+
+/// Refuses a directory in which others could put programs for containers in place of ours.
+fn check_owner(path: &Path) -> io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    let of = std::fs::metadata(path)?;
+    if of.uid() == own && of.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let what = format!(
+        "{} has owner {} and mode {:o}, so that others than user {own} could replace what containers run; have the \
+         orchestrator make it, or give it that owner and mode 711",
+        path.display(),
+        of.uid(),
+        of.mode() & 0o7777
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
+}
+
+/// Who can open it can lock it, and no orchestrator would start.
+fn open_lock(file: &Path) -> io::Result<std::fs::File> {
+    let mut options = OpenOptions::new();
+    let lock = options.write(true).create(true).truncate(false).mode(0o600).open(file)?;
+    lock.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+    Ok(lock)
+}
+
+/// Whether who has the lock is an orchestrator, and no command of one that has ended.
+fn one_works(path: &Path) -> bool {
+    let Ok(works) = std::fs::File::open(path.join(WORKS)) else { return false };
+    flock(&works, FlockOperation::NonBlockingLockShared).is_err()
+}
+
+/// Waits so long for one that works, and for commands of one that has ended. Its file goes with who had it, and another one's
+/// may be there by then.
+fn wait_for_lock(path: &Path, works: Duration, commands: Duration) -> io::Result<std::fs::File> {
     let begun = Instant::now();
     let file = path.join("lock");
     let which = |file: std::fs::Metadata| (file.dev(), file.ino());
     loop {
-        let mut options = OpenOptions::new();
-        // Who can open it can lock it, and no orchestrator would start.
-        let lock = options.write(true).create(true).truncate(false).mode(0o600).open(&file)?;
-        lock.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+        let lock = open_lock(&file)?;
         let is_locked = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
         if is_locked && std::fs::metadata(&file).ok().map(which) == Some(which(lock.metadata()?)) {
             return Ok(lock);
         }
-        if begun.elapsed() > LOCK_MAX {
-            let what = format!("another orchestrator works in {}", path.display());
+        let waited = begun.elapsed();
+        let at = path.display();
+        let what = match one_works(path) {
+            true => (waited > works).then(|| format!("another orchestrator works in {at}")),
+            false => (waited > commands).then(|| {
+                format!(
+                    "a command of the runtime that an orchestrator in {at} gave, which has ended, is not done after {} s; \
+                     end it",
+                    commands.as_secs()
+                )
+            }),
+        };
+        if let Some(what) = what {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -320,89 +387,4 @@ fn wait_for_lock(path: &Path) -> io::Result<std::fs::File> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn programs(place: &Path) -> Programs<'_> {
-        Programs { init: place, module: None }
-    }
-
-    #[test]
-    fn nothing_is_left_but_what_a_container_has() {
-        let place = tempfile::tempdir().unwrap();
-        let (state, init) = (place.path().join("state"), place.path().join("init"));
-        std::fs::write(&init, "a program").unwrap();
-        let left = || std::fs::read_dir(&state).unwrap().count();
-        let directory = StateDirectory::open(&state, &programs(&init)).unwrap();
-        directory
-            .make(ContainerId(7), rustix::process::getuid().as_raw(), &Terms::default())
-            .unwrap();
-        directory.clear();
-        assert!(directory.programs().join("elver-init").exists() && left() > 4);
-        directory.remove(ContainerId(7));
-        directory.clear();
-        assert_eq!(left(), 0);
-        drop(directory);
-        StateDirectory::open(&state, &programs(&init)).unwrap();
-    }
-
-    /// Its owner could replace a socket by a link just before that was given to him.
-    #[test]
-    fn the_directory_of_sockets_is_our_own() {
-        let place = tempfile::tempdir().unwrap();
-        let (state, init) = (place.path().join("state"), place.path().join("init"));
-        std::fs::write(&init, "a program").unwrap();
-        let directory = StateDirectory::open(&state, &programs(&init)).unwrap();
-        let own = rustix::process::geteuid();
-        // Another user's, where we may make such containers.
-        let uid = if own.is_root() { 61_080 } else { own.as_raw() };
-        let (id, sockets) = (ContainerId(7), directory.sockets(ContainerId(7)));
-        directory.make(id, uid, &Terms::default()).unwrap();
-        let is_ours = || {
-            let made = std::fs::metadata(&sockets).unwrap();
-            assert_eq!((made.uid(), made.mode() & 0o7777), (own.as_raw(), 0o750));
-        };
-        is_ours();
-        // As an earlier version left it, and its owner after that.
-        lchown(&sockets, Some(uid), Some(uid)).unwrap();
-        std::fs::set_permissions(&sockets, std::fs::Permissions::from_mode(0o777)).unwrap();
-        directory.show_sockets(id, uid).unwrap();
-        is_ours();
-        std::os::unix::fs::symlink(&init, sockets.join("api-1.sock")).unwrap();
-        directory.give(&sockets.join("api-1.sock"), uid).unwrap();
-        assert_eq!(std::fs::metadata(&init).unwrap().uid(), own.as_raw());
-    }
-
-    /// Any user of the host could lock it, and no orchestrator started.
-    #[test]
-    fn the_lock_is_nobody_elses_to_open() {
-        let place = tempfile::tempdir().unwrap();
-        let lock = place.path().join("lock");
-        let mode = || std::fs::metadata(&lock).unwrap().mode() & 0o7777;
-        drop(wait_for_lock(place.path()).unwrap());
-        assert_eq!(mode(), 0o600);
-        // An earlier version's.
-        std::fs::set_permissions(&lock, std::fs::Permissions::from_mode(0o644)).unwrap();
-        drop(wait_for_lock(place.path()).unwrap());
-        assert_eq!(mode(), 0o600);
-    }
-
-    /// Who has opened the file of a lock that goes with its owner has not the lock of the next one.
-    #[test]
-    fn a_lock_that_went_is_nobodys() {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path();
-        let first = wait_for_lock(path).unwrap();
-        let waits = std::thread::scope(|scope| {
-            let second = scope.spawn(|| wait_for_lock(path).unwrap());
-            std::fs::remove_file(path.join("lock")).unwrap();
-            // The second one makes a file of its own, whether or not it had opened this one.
-            second.join().unwrap()
-        });
-        drop(first);
-        let named = std::fs::metadata(path.join("lock")).unwrap();
-        assert_eq!(named.ino(), waits.metadata().unwrap().ino());
-        let other = std::fs::File::open(path.join("lock")).unwrap();
-        assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
-    }
-}
+mod tests;

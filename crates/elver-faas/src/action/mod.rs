@@ -44,6 +44,7 @@ use tokio::task::{LocalSet, spawn_local};
 
 use crate::accepting;
 use crate::http::{self, BODY_TIME_MAX, HeadTime, Heads, NoBody, Reply};
+use crate::progress::WRITE_MAX;
 use code::Code;
 use connections::Connections;
 use group::Started;
@@ -84,7 +85,11 @@ const CONNECTIONS_MAX: usize = 64;
 const BUSY: &str =
     "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-/// Serves until SIGINT or SIGTERM. What runs then has its answer; what comes then is refused.
+/// How long what runs has when all is to end, and who reads its answer.
+const END_MAX: Duration = RUN_TIME_MAX.saturating_add(WRITE_MAX);
+
+/// Serves until SIGINT or SIGTERM. What runs then has its answer; what comes then is refused. It ends at another one, and however slow
+/// who reads his answer is.
 ///
 /// # Errors
 /// What the system says of the address.
@@ -107,9 +112,17 @@ pub fn serve(address: SocketAddr) -> io::Result<()> {
             _ = terminated.recv() => {}
         }
         door.ending.send_replace(true);
-        door.connections.all_gone().await;
+        tokio::select! {
+            () = door.connections.all_gone() => {}
+            () = tokio::time::sleep(END_MAX) => {}
+            _ = interrupted.recv() => {}
+            _ = terminated.recv() => {}
+        }
         accepting.abort();
-        door.proxy.lock().await.launcher = None;
+        // Where somebody is at work with it, it ends with him.
+        if let Ok(mut proxy) = door.proxy.try_lock() {
+            proxy.launcher = None;
+        }
         Ok(())
     })
 }

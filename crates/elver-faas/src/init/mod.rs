@@ -26,14 +26,13 @@ use crate::protocol::{
 };
 use crate::schedule::{Found, ProcessId};
 use elver::Gid;
-use elver_handler::strays;
 use event::Event;
 use log::say;
+use reaper::Living;
 use relay::Relays;
 use runtime::Runtime;
 use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, Signal, kill_process, set_child_subreaper,
-    set_dumpable_behavior, setrlimit,
+    DumpableBehavior, Resource, Rlimit, set_child_subreaper, set_dumpable_behavior, setrlimit,
 };
 
 /// What threads have told that is not done yet; a runtime that tells faster than that waits.
@@ -72,9 +71,11 @@ pub fn run() -> std::io::Result<()> {
     let (events, seen) = mpsc::sync_channel(EVENTS_MAX);
     let sockets = Path::new(SOCKETS);
     control::start(sockets, events.clone())?;
-    let reaper = reaper::start(events.clone())?;
+    let living = Living::default();
+    let reaper = reaper::start(events.clone(), living.clone())?;
     let relays = Relays::start()?;
-    let mut init = Init { orchestrator: None, processes: BTreeMap::new(), events, reaper, relays };
+    let processes = BTreeMap::new();
+    let mut init = Init { orchestrator: None, processes, living, events, reaper, relays };
     for event in seen {
         init.handle(event);
     }
@@ -84,6 +85,7 @@ pub fn run() -> std::io::Result<()> {
 struct Init {
     orchestrator: Option<UnixStream>,
     processes: BTreeMap<ProcessId, Runtime>,
+    living: Living,
     events: SyncSender<Event>,
     reaper: Sender<()>,
     relays: Relays,
@@ -110,11 +112,9 @@ impl Init {
                 let ended = self.processes.iter().find(|(_, runtime)| runtime.pid == pid);
                 let ended = ended.map(|(id, _)| *id);
                 let runtime = ended.and_then(|process| self.processes.remove(&process));
-                if runtime.is_some() {
-                    // Its children have lost who would tell of them.
-                    runtime::kill(pid);
+                if let Err(error) = self.living.end_others() {
+                    say(format_args!("cannot look for what was left: {error}"));
                 }
-                self.end_strays();
                 if let Some(process) = ended {
                     let why = runtime.and_then(|runtime| runtime.fault).unwrap_or(why);
                     self.tell(&Report::ProcessEnded { process, why });
@@ -130,7 +130,6 @@ impl Init {
             Event::Runtime(process, RuntimeReport::HasThreads) => {
                 if let Some(runtime) = self.processes.get_mut(&process) {
                     runtime.has_threads = true;
-                    runtime.children.clear();
                 }
                 self.tell(&Report::HasThreads { process });
             }
@@ -173,7 +172,7 @@ impl Init {
             }
             Order::KillProcess { process } => {
                 if let Some(runtime) = self.processes.get(&process) {
-                    runtime::kill(runtime.pid);
+                    self.living.kill(runtime.pid);
                 }
             }
         }
@@ -187,13 +186,13 @@ impl Init {
             let why = format!("its INIT process takes no orders: {error}");
             say(format_args!("{}: {why}", runtime.function));
             runtime.fault = Some(why);
-            runtime::kill(runtime.pid);
+            self.living.kill(runtime.pid);
         }
     }
 
     fn spawn(&mut self, spawn: &Spawn) {
         let process = spawn.process;
-        match Runtime::start(spawn, &self.events, &self.relays) {
+        match Runtime::start(spawn, &self.events, &self.relays, &self.living) {
             Ok(runtime) => {
                 self.processes.insert(process, runtime);
                 // It may be gone only if this thread is.
@@ -205,20 +204,6 @@ impl Init {
                 let why = format!("cannot start {}: {error}", spawn.handler);
                 self.tell(&Report::ProcessEnded { process, why });
             }
-        }
-    }
-
-    /// Ends what is no runtime's: each is a subreaper, so that what comes to be this process's child was left by one that
-    /// has ended. Those that this makes come next, when these have been reaped.
-    fn end_strays(&self) {
-        let children = match strays::children() {
-            Ok(children) => children,
-            Err(error) => return say(format_args!("cannot look for what was left: {error}")),
-        };
-        let is_runtime = |pid| self.processes.values().any(|runtime| runtime.pid == pid);
-        for pid in children.into_iter().filter(|pid| !is_runtime(*pid)) {
-            // It may have been reaped already.
-            let _ = kill_process(pid, Signal::KILL);
         }
     }
 
@@ -246,6 +231,7 @@ mod tests {
         let init = Init {
             orchestrator: Some(orchestrator),
             processes: [(process, runtime)].into(),
+            living: Living::default(),
             events: mpsc::sync_channel(EVENTS_MAX).0,
             reaper: mpsc::channel().0,
             relays: Relays::start().unwrap(),
@@ -280,11 +266,14 @@ mod tests {
 
     #[test]
     fn a_runtime_that_takes_no_orders_is_ended() {
-        let mut sleeping = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
+        let living = Living::default();
+        let mut sleeping = Command::new("sleep");
+        let mut sleeping = living.start(sleeping.arg("1000").process_group(0)).unwrap();
         let (orders, _unread) = UnixStream::pair().unwrap();
         let pid = rustix::process::Pid::from_child(&sleeping);
         let process = ProcessId(7);
         let (mut init, mut reports) = init(process, Runtime::with_orders(pid, orders).unwrap());
+        init.living = living;
         let destinations: BTreeSet<Gid> =
             (0..CONNECTIONS_MAX).map(|n| Gid([n as u8; 16])).collect();
         // More than any socket holds.
@@ -295,7 +284,7 @@ mod tests {
         });
         assert!(request.is_some());
         let status = std::os::unix::process::ExitStatusExt::signal(&sleeping.wait().unwrap());
-        assert_eq!(status, Some(Signal::KILL.as_raw()));
+        assert_eq!(status, Some(rustix::process::Signal::KILL.as_raw()));
         init.handle(Event::Reaped(pid, "signal 9".into()));
         drop(init);
         // Its requests fail with it, and no other is placed on it meanwhile.

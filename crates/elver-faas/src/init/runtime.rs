@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use elver::Gid;
 use rustix::fs::{Access, access};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::Pid;
 
 use super::event::Event;
 use super::log::say;
+use super::reaper::Living;
 use super::relay::{Relay, Relays};
 use crate::config::RuntimeKind;
 use crate::protocol::{
@@ -41,7 +42,7 @@ pub(super) struct Runtime {
     pub(super) takes_orders: bool,
     /// Whether it has said that it has threads, and runs requests itself.
     pub(super) has_threads: bool,
-    /// Requests that it was told to fork for, whose children have not ended.
+    /// Requests that it was told to fork for, whose children have not ended; or with which it is not done itself.
     pub(super) children: BTreeSet<RequestId>,
     /// Why it is being ended, if it is at fault.
     pub(super) fault: Option<String>,
@@ -56,6 +57,7 @@ impl Runtime {
         spawn: &Spawn,
         events: &SyncSender<Event>,
         relays: &Relays,
+        living: &Living,
     ) -> io::Result<Runtime> {
         let mut command = command(spawn)?;
         let relay = match spawn.runtime {
@@ -74,8 +76,7 @@ impl Runtime {
             command.stdin(Stdio::null());
             None
         };
-        let child = command.process_group(0).spawn()?;
-        let pid = Pid::from_child(&child);
+        // Nothing may fail behind its start: it would be there, and in no table.
         if let Some(orders) = &orders {
             orders.set_write_timeout(Some(ORDER_MAX))?;
             let mut reports = BufReader::new(orders.try_clone()?);
@@ -98,6 +99,7 @@ impl Runtime {
             };
             thread::Builder::new().name("reports".into()).spawn(listen)?;
         }
+        let pid = Pid::from_child(&living.start(command.process_group(0))?);
         let function = spawn.function.clone();
         Ok(Runtime {
             pid,
@@ -150,7 +152,7 @@ impl Runtime {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "it is none that forks"));
         };
         let sent = send(orders, order);
-        if let (Ok(()), RuntimeOrder::Fork(request, _), false) = (&sent, order, self.has_threads) {
+        if let (Ok(()), RuntimeOrder::Fork(request, _)) = (&sent, order) {
             self.children.insert(*request);
         }
         if sent.is_err() {
@@ -159,14 +161,6 @@ impl Runtime {
         }
         sent
     }
-}
-
-/// Kills a runtime, and all of its processes that did not leave its group. It may have left that itself; what others leave,
-/// comes to be the first process's then.
-pub(super) fn kill(pid: Pid) {
-    // There may be none left.
-    let _ = kill_process_group(pid, Signal::KILL);
-    let _ = kill_process(pid, Signal::KILL);
 }
 
 fn socket(spawn: &Spawn) -> PathBuf {

@@ -12,7 +12,7 @@ use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 
 use super::core::Orchestrator;
-use super::http::{self, HeadTime, Heads, NoBody, Reply};
+use super::http::{self, HeadTime, Heads, NoBody, Reply, Whole};
 use super::room::{RESPONSE_MAX, Room};
 use super::said::{JSON, Said, said, too_large, truncated};
 use super::tables::Answer;
@@ -91,7 +91,7 @@ async fn answer(
         (&Method::GET, ["invocation", "next"]) => {
             let heeds = heeds(request.headers(), "connections");
             let wanted = request.headers().get(WANTED).cloned();
-            next(orchestrator, process, wanted, heeds).await
+            next(orchestrator, process, wanted, heeds, bodies).await
         }
         (&Method::POST, ["invocation", id, end @ ("response" | "error")]) => {
             let Some(id) = parse_id(id) else { return unknown(request).await };
@@ -120,6 +120,7 @@ async fn next(
     process: ProcessId,
     wanted: Option<HeaderValue>,
     heeds: bool,
+    bodies: Arc<Room>,
 ) -> Reply {
     let wanted = match wanted.map(|id| id.to_str().ok()?.parse().ok()).map(|id| id.map(RequestId)) {
         Some(Some(id)) => Some(id),
@@ -146,7 +147,7 @@ async fn next(
         let notified = handed.notified();
         if let Some(taken) = orchestrator.with(|schedule, now| schedule.take(now, process, wanted))
         {
-            return invocation(orchestrator, &function, taken);
+            return invocation(orchestrator, &function, taken, bodies).await;
         }
         if wanted.is_some() {
             // Its caller has gone, or an earlier orchestrator had it.
@@ -182,11 +183,29 @@ fn door(
     Some((door.function.clone(), door.handed.clone()))
 }
 
-fn invocation(orchestrator: &Orchestrator, function: &str, taken: Taken) -> Reply {
-    let mut state = orchestrator.state.borrow_mut();
-    let Some(pending) = state.pending.get_mut(&taken.request) else { return gone() };
-    pending.taken = Some(Instant::now());
-    let mut reply = http::with_type(StatusCode::OK, JSON, pending.body.clone());
+/// A request that was taken just now. Its body is among the container's from here on: what a process does not read of it is
+/// nobody else's.
+async fn invocation(
+    orchestrator: &Orchestrator,
+    function: &str,
+    taken: Taken,
+    bodies: Arc<Room>,
+) -> Reply {
+    let body = {
+        let mut state = orchestrator.state.borrow_mut();
+        let pending = state.pending.get_mut(&taken.request);
+        pending.and_then(|pending| {
+            pending.taken = Some(Instant::now());
+            pending.body.take()
+        })
+    };
+    let Some(Whole { bytes, room, .. }) = body else { return gone() };
+    let body = http::hand_over(bytes, Some(room), bodies).await;
+    if !orchestrator.state.borrow().pending.contains_key(&taken.request) {
+        // Its time was over before there was room for it.
+        return gone();
+    }
+    let mut reply = http::with_type(StatusCode::OK, JSON, body);
     let left = taken.deadline.saturating_sub(orchestrator.begun.elapsed());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     let owner = &orchestrator.config.functions[function].owner;

@@ -377,13 +377,15 @@ impl Orchestrator {
         Ok(())
     }
 
-    /// Ends a container and tells the schedule. The requests that it has fail for this reason.
+    /// Ends a container and tells the schedule, which gives it no requests from here on; those that it has fail for this reason.
     pub(super) fn delete(self: &Rc<Self>, id: ContainerId, why: &str) {
         let (this, why) = (self.clone(), why.to_string());
         spawn_local(async move {
             let home = this.state.borrow_mut().homes.remove(&id);
             let Some(home) = home else { return };
             home.control.abort();
+            this.with(|schedule, now| schedule.container_ending(now, id, &why));
+            this.close_doors();
             let ended = {
                 let _counted = Counted::new(&this.deletions, &this.deleted);
                 let _at_work = home.commands.lock().await;
@@ -393,7 +395,6 @@ impl Orchestrator {
                 Ok(()) => this.with(|schedule, now| schedule.container_ended(now, id, &why)),
                 Err(error) => this.keep(id, this.runtime.clone(), &why, &error),
             }
-            this.close_doors();
         });
     }
 

@@ -35,6 +35,10 @@ use crate::schedule::{ContainerId, Failure, RequestId};
 /// How long a caller may be silent between two requests, and take to send the head of one; and how long that may be.
 const HEADS: Heads = Heads { bytes: 16 << 10, time: Some(HeadTime::Each(Duration::from_secs(10))) };
 
+/// How long a caller's body may wait in all for room among his others, which are those of requests that nobody has taken yet
+/// and of answers that he does not read.
+const ROOM_MAX: Duration = Duration::from_secs(30);
+
 /// Listens; all of the host's users may ask, and each is told what he may have. Once `ending` is dropped, it ends when what
 /// has been asked is answered.
 pub(super) fn listen(
@@ -138,7 +142,9 @@ async fn invoke(
     };
     let his = bodies.clone();
     let mut body = request.into_body();
-    let body = match http::body(&mut body, bodies, REQUEST_MAX, http::BODY_TIME_MAX).await {
+    let body =
+        http::body_within(&mut body, bodies, REQUEST_MAX, http::BODY_TIME_MAX, ROOM_MAX).await;
+    let body = match body {
         Ok(body) => body,
         Err(none) => return none.reply(),
     };
@@ -149,7 +155,7 @@ async fn invoke(
         Err(failure) => return refused(&failure),
     };
     // Nothing else has run since, so that nobody can have taken it yet.
-    let body = http::kept(body.bytes, body.room);
+    let body = Some(body);
     let pending = Pending { body, reply, arrived, taken: None, is_being_answered: false };
     orchestrator.state.borrow_mut().pending.insert(id, pending);
     let _asked = Asked { orchestrator, id };

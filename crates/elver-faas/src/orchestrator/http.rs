@@ -9,6 +9,7 @@ use std::time::Duration;
 use hyper::body::{Bytes, Incoming};
 use hyper::{HeaderMap, Request, StatusCode};
 use tokio::net::UnixListener;
+use tokio::time::Instant;
 
 use super::room::{Part, Room};
 use crate::http;
@@ -53,17 +54,17 @@ impl AsRef<[u8]> for Kept {
     }
 }
 
-/// The same bytes, which have their room until the last of them is dropped: those of an answer when they have been written.
-pub(super) fn kept(bytes: Bytes, room: Part) -> Bytes {
-    Bytes::from_owner(Kept { bytes, _room: room })
+/// Bytes that were part of somebody's, as part of another one's, once he has room for them. They have it until the last of them
+/// is dropped: those of an answer when they have been written.
+pub(super) async fn hand_over(bytes: Bytes, room: Option<Part>, to: Arc<Room>) -> Bytes {
+    let his = Part::whole(to, bytes.len()).await;
+    drop(room);
+    Bytes::from_owner(Kept { bytes, _room: his })
 }
 
-/// Bytes that were part of somebody's, as part of another one's, once he has room for them. `None` if he has none for as long
-/// as who takes nothing is waited for.
+/// The same, if he has room before one who takes nothing is left.
 pub(super) async fn hand_on(bytes: Bytes, room: Option<Part>, to: Arc<Room>) -> Option<Bytes> {
-    let his = tokio::time::timeout(WRITE_MAX, Part::whole(to, bytes.len())).await.ok()?;
-    drop(room);
-    Some(kept(bytes, his))
+    tokio::time::timeout(WRITE_MAX, hand_over(bytes, room, to)).await.ok()
 }
 
 /// Why there is no body, with what to answer instead.
@@ -91,9 +92,30 @@ pub(super) async fn body(
     most: usize,
     time: Duration,
 ) -> Result<Whole, NoBody> {
+    body_within(body, room, most, time, Duration::MAX).await
+}
+
+/// The same, which waits for room for so long in all.
+pub(super) async fn body_within(
+    body: &mut Incoming,
+    room: Arc<Room>,
+    most: usize,
+    time: Duration,
+    mut patience: Duration,
+) -> Result<Whole, NoBody> {
     let mut room = Part::new(room);
     let grow = async |length| {
-        room.grow(length).await;
+        let begun = Instant::now();
+        if tokio::time::timeout(patience, room.grow(length)).await.is_err() {
+            return Err(http::NoBody {
+                status: StatusCode::TOO_MANY_REQUESTS,
+                kind: "TooMany",
+                what: "you have as many bytes of requests and answers here as one caller may have; wait for some, read \
+                       your answers, and try again"
+                    .into(),
+            });
+        }
+        patience = patience.saturating_sub(begun.elapsed());
         Ok(())
     };
     match http::body(body, most, time, grow).await {
@@ -185,6 +207,46 @@ mod tests {
             assert!(answer.ends_with("\r\n\r\nwhy"), "{answer}");
         };
         tokio::join!(asking, conversation);
+        assert_eq!(free(&room), MANY);
+    }
+
+    /// It waited without an end, as long as others of its caller's were kept.
+    #[tokio::test(start_paused = true)]
+    async fn a_body_waits_for_room_for_so_long() {
+        const POST: &[u8] =
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nConnection: close\r\n\r\n1";
+        const MINUTE: Duration = Duration::from_secs(60);
+        const MANY: usize = 16 << 20;
+        let room = room(MANY);
+        for (keeps, status) in [(MINUTE / 2, "200 OK"), (MINUTE * 2, "429 Too Many Requests")] {
+            let held = Part::whole(room.clone(), MANY).await;
+            let (mut client, server) = tokio::io::duplex(4096);
+            let take = |mut request: Request<Incoming>| {
+                let room = room.clone();
+                async move {
+                    // The time for its bytes is not what it waits by.
+                    let second = Duration::from_secs(1);
+                    match body_within(request.body_mut(), room, 100, second, MINUTE).await {
+                        Ok(body) => with_type(StatusCode::OK, "text/plain", body.bytes),
+                        Err(none) => none.reply(),
+                    }
+                }
+            };
+            let heads = Heads { bytes: 8192, time: None };
+            let conversation = converse(server, heads, take, std::future::pending());
+            let asking = async {
+                client.write_all(POST).await.unwrap();
+                let mut answer = String::new();
+                client.read_to_string(&mut answer).await.unwrap();
+                answer
+            };
+            let keeping = async {
+                tokio::time::sleep(keeps).await;
+                drop(held);
+            };
+            let (answer, (), ()) = tokio::join!(asking, conversation, keeping);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{answer}");
+        }
         assert_eq!(free(&room), MANY);
     }
 

@@ -35,7 +35,7 @@ impl Limits {
     }
 
     /// A quarter is the front door's, a half the containers'; the rest is for what the orchestrator itself opens.
-    fn of(files: u64, containers_max: u64) -> Limits {
+    pub(super) fn of(files: u64, containers_max: u64) -> Limits {
         let front = (files / 4).clamp(4, CONNECTIONS_MAX);
         let container = (files / 2 / containers_max).clamp(4, CONNECTIONS_MAX);
         Limits {

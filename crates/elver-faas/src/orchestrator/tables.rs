@@ -12,6 +12,7 @@ use hyper::body::Bytes;
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::task::AbortHandle;
 
+use super::http::Whole;
 use super::room::{Part, Room};
 use super::stuck::Stuck;
 use crate::containers::RuntimeError;
@@ -53,7 +54,8 @@ pub(super) struct Answer {
 /// A request whose caller waits.
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub(super) body: Bytes,
+    /// Until it is taken.
+    pub(super) body: Option<Whole>,
     pub(super) reply: oneshot::Sender<Result<Answer, Failure>>,
     pub(super) arrived: Instant,
     pub(super) taken: Option<Instant>,

@@ -16,17 +16,32 @@ const FILE_MAX: u64 = 64 << 20;
 
 pub(super) fn schedule(config: &Config, limits: Limits) -> Terms {
     let platform = &config.platform;
+    let processes_max = processes_max(platform.processes_max, limits);
     // Each has a connection while it is at work, and a program that has none waits for one by another.
-    let container_requests_max = limits.container.saturating_sub(platform.processes_max).max(1);
+    let container_requests_max = limits.container.saturating_sub(processes_max).max(1);
     Terms {
         container_requests_max,
         containers_max: platform.containers_max,
         owner_containers_max: platform.owner_containers_max,
-        processes_max: platform.processes_max,
+        processes_max,
         requests_max: platform.requests_max,
         keep_alive: Duration::from_secs(platform.keep_alive_s),
         init_timeout: Duration::from_secs(platform.init_timeout_s),
     }
+}
+
+/// INIT processes of a container, of so many that there may be: each keeps room for one connection that may come, beside one by
+/// which it may wait. One more would never be heard while the others are idle.
+fn processes_max(configured: usize, limits: Limits) -> usize {
+    let most = (limits.container / 2).max(1);
+    if configured > most {
+        eprintln!(
+            "a container has {most} INIT processes at most, and not the {configured} of platform.processes_max: it may have {} \
+             connections, by how many files this process may have open (ulimit -n) and by platform.containers_max",
+            limits.container
+        );
+    }
+    configured.min(most)
 }
 
 pub(super) fn functions(config: &Config) -> BTreeMap<String, FunctionTerms> {
@@ -120,6 +135,27 @@ pub(super) fn spawn(config: &Config, process: ProcessId, first: RequestId, name:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The ninth of a container that could have eight connections was never heard.
+    #[test]
+    fn each_process_of_a_container_has_its_connections() {
+        for files in [64, 1024, 4096, 20_000, 1 << 16] {
+            for containers_max in [1, 16, 256, 1024] {
+                for processes_max in [1, 8, 64] {
+                    let text = format!(
+                        "[platform]\ncontainers_max = {containers_max}\nprocesses_max = {processes_max}\n[owners]\n[functions]\n"
+                    );
+                    let config = Config::parse(&text).unwrap();
+                    let limits = Limits::of(files, containers_max);
+                    let terms = schedule(&config, limits);
+                    let (most, processes) = (limits.container, terms.processes_max);
+                    assert!(most >= 2 * processes, "{files} {text} {limits:?}");
+                    assert!(most >= terms.container_requests_max + processes, "{files} {text}");
+                    assert!(processes == processes_max || processes == most / 2, "{files} {text}");
+                }
+            }
+        }
+    }
 
     /// An INIT process that shares queue pairs would be taken over otherwise for a function that leases them, and go on so.
     #[test]

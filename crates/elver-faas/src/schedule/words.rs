@@ -144,7 +144,7 @@ pub struct Found {
     pub takes_orders: bool,
     /// Whether it has threads, and runs requests itself.
     pub has_threads: bool,
-    /// Requests that it has children for.
+    /// Requests that it has children for, or runs itself where it has threads.
     #[serde(default)]
     pub children: BTreeSet<RequestId>,
 }

@@ -2,6 +2,7 @@
 
 mod assigned;
 mod faults;
+mod keepers;
 mod lambda;
 mod lease_attacks;
 mod leased;
@@ -18,4 +19,5 @@ mod restarts;
 mod soak;
 mod starts;
 mod store;
+mod threaded;
 mod users;

@@ -471,6 +471,21 @@ fn a_field_that_can_be_no_variable_is_told_of_its_activation_alone() {
     assert_eq!(action.run(json!({})).1["calls"], 1);
 }
 
+/// What one activation had said ended the action for all later ones.
+#[test]
+fn a_text_that_has_no_form_in_utf_8_is_told_of_its_activation_alone() {
+    for environment in [json!({"ELVER_FORK": "no"}), json!({})] {
+        let action = Action::start(20, &[]);
+        let code = "def main(args):\n    if 'x' in args:\n        raise ValueError(args['x'])\n    return {}\n";
+        assert_eq!(action.init(json!({"code": code, "env": environment})).0, 200);
+        let (status, answer, _) = action.run_whole(r#"{"value":{"x":"a\ud800b"}}"#);
+        let said = answer["error"].as_str().unwrap_or_default();
+        assert!(status == 200 && said.starts_with('a') && said.ends_with('b'), "{answer}");
+        let (status, answer, _) = action.run(json!({}));
+        assert_eq!((status, answer), (200, json!({})));
+    }
+}
+
 #[test]
 fn an_archive_has_modules_beside_its_main_one() {
     let directory = tempfile::tempdir().unwrap();
@@ -668,6 +683,24 @@ def main(args):
     std::fs::write(&go, "").unwrap();
     assert_eq!(response(running), (200, json!({"go": go})));
     assert!(action.process.wait().unwrap().success());
+}
+
+/// Whoever ran, or read his answer as slowly as he liked, held it up, and no other signal was heard.
+#[test]
+fn a_container_that_is_told_twice_ends() {
+    let code =
+        "import time\ndef main(args):\n    print('begun', flush=True)\n    time.sleep(1000)\n";
+    let mut action = Action::of(21, code);
+    let mut running = TcpStream::connect(&action.address).unwrap();
+    post(&mut running, "/run", &json!({"value": {}}).to_string());
+    assert_eq!(action.logs[0].recv_timeout(PATIENCE).unwrap(), "begun");
+    let pid = rustix::process::Pid::from_child(&action.process);
+    let tell = || rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    tell();
+    wait_for("it to refuse", || (action.post("/init", "{}").0 == 503).then_some(()));
+    tell();
+    let ended = wait_for("it to end", || action.process.try_wait().unwrap());
+    assert!(ended.success());
 }
 
 #[test]

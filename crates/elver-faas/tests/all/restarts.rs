@@ -197,6 +197,30 @@ fn an_orchestrator_ends_when_what_it_was_ending_has_ended() {
     wait_for_processes(61_066, 0);
 }
 
+/// Requests were placed in it until the runtime had done with it, and failed.
+#[test]
+fn a_container_that_has_died_takes_no_requests_while_it_is_deleted() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name| place.path().join(name);
+    let (held_up, ending, held) = (at("crun"), at("ending"), at("held"));
+    let script = format!(
+        "#!/bin/sh\ncase \" $* \" in *' delete '*) touch {ending:?}; while test -e {held:?}; do sleep 0.05; done ;; esac\nexec crun \"$@\"\n"
+    );
+    std::fs::write(&held_up, script).unwrap();
+    std::fs::set_permissions(&held_up, Permissions::from_mode(0o755)).unwrap();
+    let settings = format!("runtime = [{held_up:?}]");
+    let mut platform = Platform::start(&settings, &python("zelda", 61_205, &["echo"]));
+    platform.answer("zelda-echo", json!(1));
+    std::fs::write(&held, "").unwrap();
+    let mut killing = std::process::Command::new("pkill");
+    assert!(killing.args(["-KILL", "-U", "61205", "elver-init"]).status().unwrap().success());
+    wait_for("the container to be deleted", || ending.exists().then_some(()));
+    assert_eq!(platform.answer("zelda-echo", json!(2)).0, Start::Cold);
+    std::fs::remove_file(&held).unwrap();
+    platform.end();
+    wait_for_processes(61_205, 0);
+}
+
 #[test]
 fn what_was_made_otherwise_than_today_is_ended() {
     let functions = python("dora", 61_034, &["limits"]) + "memory_mb = 400\n";

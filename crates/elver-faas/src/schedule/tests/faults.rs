@@ -150,3 +150,58 @@ fn a_child_that_has_answered_and_goes_on_is_killed() {
         assert_eq!(actions(&mut schedule), [Action::KillChild(container, process, request)]);
     }
 }
+
+/// It was taken for idle: the next request was handed to it, and not taken before its time was over.
+#[test]
+fn one_with_threads_that_is_found_at_work_gets_nothing_before_it_is_done() {
+    let mut schedule = schedule();
+    let (container, _) = cold(&mut schedule, "g");
+    let (found, before) = (ProcessId(900), RequestId(7));
+    let there = there(found, "f", gids(&["gid"]), true);
+    let children = BTreeSet::from([before]);
+    schedule.adopt_process(NOW, container, Found { has_threads: true, children, ..there });
+    // There is no room for another process.
+    schedule.terms.containers_max = 1;
+    let request = schedule.request(NOW, "f", NONE).unwrap();
+    actions(&mut schedule);
+    schedule.child_ended(NOW, found, before, "it is done with it");
+    assert_eq!(actions(&mut schedule), [Action::Fork(container, found, request, NONE)]);
+    // What it tells of the request once more fails nothing.
+    schedule.child_ended(NOW, found, request, "it is done with it");
+    assert_eq!(schedule.take(NOW, found, Some(request)).unwrap().start, Start::Reuse);
+    assert_eq!(schedule.answered(NOW, found, request), Some(Start::Reuse));
+}
+
+#[test]
+fn one_with_threads_that_is_found_at_work_has_its_functions_time() {
+    let mut schedule = schedule();
+    let (container, _) = cold(&mut schedule, "g");
+    let there = there(ProcessId(900), "f", BTreeSet::new(), true);
+    let children = BTreeSet::from([RequestId(7)]);
+    schedule.adopt_process(NOW, container, Found { has_threads: true, children, ..there });
+    let late = NOW + Duration::from_secs(3);
+    schedule.tick(late);
+    schedule.tick(late + children::KILL);
+    let killed = Action::KillProcess(container, ProcessId(900));
+    assert!(actions(&mut schedule).contains(&killed));
+}
+
+/// Requests were handed to what was in it for as long as its deletion took, and failed then.
+#[test]
+fn a_container_that_is_being_ended_gets_no_requests() {
+    let mut schedule = schedule();
+    let (container, process) = cold(&mut schedule, "f");
+    let lost = schedule.request(NOW, "f", NONE).unwrap();
+    schedule.take(NOW, process, Some(lost)).unwrap();
+    actions(&mut schedule);
+    schedule.container_ending(NOW, container, "it died");
+    assert_eq!(actions(&mut schedule), [Action::Fail(lost, Failure::Container("it died".into()))]);
+    schedule.request(NOW, "f", NONE).unwrap();
+    let [Action::Create(other, _)] = actions(&mut schedule)[..] else { panic!("not cold") };
+    // It counts until it has ended.
+    schedule.request(NOW, "h", NONE).unwrap();
+    assert_eq!(actions(&mut schedule), []);
+    schedule.container_ended(NOW, container, "it died");
+    assert!(matches!(actions(&mut schedule)[..], [Action::Create(_, _)]));
+    assert_ne!(other, container);
+}

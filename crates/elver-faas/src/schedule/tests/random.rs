@@ -158,7 +158,10 @@ impl World {
                 self.starting.remove(&id);
                 self.processes.retain(|_, (container, _)| *container != id);
                 self.stuck.insert(id);
-                self.schedule.container_stays(now, id, "by chance");
+                match below(&mut self.random, 2) {
+                    0 => self.schedule.container_ending(now, id, "by chance"),
+                    _ => self.schedule.container_stays(now, id, "by chance"),
+                }
             }
             _ => {
                 self.now += Duration::from_millis(below(&mut self.random, 4000) as u64);

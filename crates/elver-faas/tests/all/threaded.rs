@@ -1,0 +1,115 @@
+//! INIT processes in Python that have threads, and so run their requests themselves, when their orchestrator is killed.
+
+use elver_faas::schedule::Start;
+use elver_testkit::wait_for;
+use serde_json::{Value, json};
+
+use crate::platform::{Platform, python, wait_for_processes};
+
+/// A thread that Python's end would wait for; and requests that last until there is a file.
+const WAITS: &str = r#"
+import os, threading, time
+threading.Thread(target=threading.Event().wait).start()
+def waits(event, context):
+    if event:
+        print(f"at work until {event}", flush=True)
+    if event == "fork":
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        return os.getpid()
+    while event and not os.path.exists(event):
+        time.sleep(0.01)
+    return os.getpid()
+"#;
+
+/// With a process that has threads, whose requests have so many seconds, and its number.
+fn platform(owner: &str, uid: u32, timeout_s: u32) -> (Platform, String, Value) {
+    let functions = python(owner, uid, &["waits"]);
+    let functions = functions.replace("timeout_s = 20", &format!("timeout_s = {timeout_s}"));
+    let platform = Platform::start("", &functions);
+    std::fs::write(platform.code().join("handlers.py"), WAITS).unwrap();
+    let function = format!("{owner}-waits");
+    let (start, first) = platform.answer(&function, json!(null));
+    assert_eq!(start, Start::Cold);
+    // It has said that it serves, and what with.
+    wait_for("it to serve", || {
+        let (start, again) = platform.answer(&function, json!(null));
+        (start == Start::Reuse && again == first).then_some(())
+    });
+    (platform, function, first)
+}
+
+/// Kills the orchestrator amid a request of the process.
+fn kill_amid(platform: &mut Platform, function: &str) {
+    let lost = platform.invoke_beside(function, json!("go"));
+    wait_for("it to be at work", || platform.logs().contains("at work until go").then_some(()));
+    platform.kill();
+    assert!(lost.join().unwrap().is_err());
+}
+
+fn until_it_answers(platform: &Platform, function: &str, process: &Value) {
+    wait_for("the process to be handed a request", || {
+        (platform.answer(function, json!(null)).1 == *process).then_some(())
+    });
+}
+
+/// It was taken for idle, and the next request waited for it until it failed, and cost it the process.
+#[test]
+fn one_that_is_found_at_work_is_handed_nothing_before_it_is_done() {
+    let (mut platform, function, first) = platform("thea", 61_202, 60);
+    kill_amid(&mut platform, &function);
+    platform.start_again();
+    wait_for("it to be found", || (!platform.list().processes.is_empty()).then_some(()));
+    let (start, other) = platform.answer(&function, json!(null));
+    assert_eq!(start, Start::Warm);
+    assert_ne!(other, first);
+    std::fs::write(platform.code().join("go"), "").unwrap();
+    until_it_answers(&platform, &function, &first);
+    platform.end();
+    wait_for_processes(61_202, 0);
+}
+
+/// It ended by that, or waited at its end for its threads, without an end.
+#[test]
+fn one_whose_request_ends_while_nobody_is_there_goes_on() {
+    let (mut platform, function, first) = platform("theo", 61_203, 60);
+    kill_amid(&mut platform, &function);
+    std::fs::write(platform.code().join("go"), "").unwrap();
+    wait_for("its answer to be lost", || {
+        platform.logs().contains("Connection refused").then_some(())
+    });
+    platform.start_again();
+    until_it_answers(&platform, &function, &first);
+    platform.end();
+    wait_for_processes(61_203, 0);
+}
+
+/// Nothing bounded it: who was at a request of before was at it for as long as it liked.
+#[test]
+fn one_that_is_found_at_work_has_its_functions_time() {
+    let (mut platform, function, _) = platform("theda", 61_204, 5);
+    kill_amid(&mut platform, &function);
+    platform.start_again();
+    // elver-init is left.
+    wait_for_processes(61_204, 1);
+    assert_eq!(platform.answer(&function, json!(null)).0, Start::Warm);
+    platform.end();
+    wait_for_processes(61_204, 0);
+}
+
+/// Both took orders then, each of them some.
+#[test]
+fn one_whose_handler_forks_is_the_one_that_goes_on() {
+    let (mut platform, function, first) = platform("thom", 61_206, 20);
+    for _ in 0..5 {
+        assert_eq!(platform.answer(&function, json!("fork")), (Start::Reuse, first.clone()));
+    }
+    // elver-init, and it.
+    wait_for_processes(61_206, 2);
+    for _ in 0..20 {
+        assert_eq!(platform.answer(&function, json!(null)), (Start::Reuse, first.clone()));
+    }
+    platform.end();
+    wait_for_processes(61_206, 0);
+}
