@@ -119,7 +119,7 @@ fn device(loss: f64) -> DeviceArgs {
 }
 
 fn measure(load: &Load, placement: Placement, loss: f64) -> Result<perf::Measured, Failure> {
-    perf::measure_pair(load, placement, &device(loss), None)
+    perf::measure_pair(load, placement, &device(loss), None)?.whole()
 }
 
 /// One address space, 8 bytes.
