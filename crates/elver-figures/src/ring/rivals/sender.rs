@@ -180,18 +180,28 @@ impl Sender {
     /// Writes what waits, if it is so much.
     fn write(&mut self, least: u64) -> Result<()> {
         while self.written < self.made && self.made - self.written >= least {
-            if self.in_flight >= self.choices.in_flight {
-                return Ok(());
-            }
-            if !self.fits() {
+            if self.must_wait() {
+                // What waits goes as soon as one of those under way is done, not when the ring is full.
                 self.take()?;
-                if !self.fits() {
+                if self.must_wait() {
                     return Ok(());
                 }
             }
             self.post()?;
         }
         Ok(())
+    }
+
+    /// Whether so much is under way that nothing more can be.
+    fn must_wait(&self) -> bool {
+        self.in_flight >= self.choices.in_flight || !self.fits()
+    }
+
+    /// Does what follows the making of a message; whether all messages are written.
+    #[cfg(test)]
+    pub(super) fn goes_on(&mut self) -> Result<bool> {
+        self.write(self.choices.batch)?;
+        Ok(self.written == self.made)
     }
 
     /// Writes the messages up to the ring's end, or one, and tells of them.
