@@ -367,6 +367,10 @@ fn the_machine_is_judged(object: &Value) {
     assert!(object["machine"]["others_cores"].as_f64().unwrap() >= 0.0, "{object}");
     assert!(object["machine"]["stolen_cores"].as_f64().unwrap() >= 0.0, "{object}");
     assert!(object["machine"]["runnable"].as_u64().unwrap() >= 1, "{object}");
+    if elver_testbed::seat::cores() == 1 {
+        assert_eq!(object["sound"], false, "{object}");
+        return;
+    }
     let line = &object["line_round_trip_ns"];
     assert!(line["before"].as_f64().unwrap() > 0.0, "{object}");
     let cores = &object["cores"];
