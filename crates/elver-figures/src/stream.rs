@@ -171,6 +171,7 @@ fn over_tcp(stage: Stage, mode: Mode, spins: bool, duration: Duration) -> Result
     let prepare = |stream: &TcpStream| -> Result<()> {
         stream.set_nodelay(true)?;
         stream.set_nonblocking(spins)?;
+        stream.set_write_timeout(STALL)?;
         Ok(stream.set_read_timeout(STALL)?)
     };
     let (_, sample) = pair::run(
@@ -180,28 +181,41 @@ fn over_tcp(stage: Stage, mode: Mode, spins: bool, duration: Duration) -> Result
             client.begin();
             let (stream, _) = client.accept(&listener)?;
             prepare(&stream)?;
-            serve(Looking(&stream), mode)
+            serve(Looking { stream: &stream, spins }, mode)
         },
         |end| {
             let stream = TcpStream::connect((end.peer, TCP_PORT))?;
             prepare(&stream)?;
-            ask(Looking(&stream), mode, duration, || Ok(stream.shutdown(Shutdown::Write)?))
+            ask(Looking { stream: &stream, spins }, mode, duration, || {
+                Ok(stream.shutdown(Shutdown::Write)?)
+            })
         },
     )?;
     Ok(sample)
 }
 
-/// A socket, which is looked at again and again if it does not wait.
-struct Looking<'a>(&'a TcpStream);
+/// A socket, which is looked at again and again if it does not wait. One that waits says by the same error that its
+/// time is over.
+struct Looking<'a> {
+    stream: &'a TcpStream,
+    spins: bool,
+}
 
 impl Looking<'_> {
     fn look(
         &mut self,
         mut what: impl FnMut(&mut &TcpStream) -> std::io::Result<usize>,
     ) -> std::io::Result<usize> {
+        let mut in_vain = None;
         loop {
-            match what(&mut self.0) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => thread::yield_now(),
+            match what(&mut self.stream) {
+                Err(error) if self.spins && error.kind() == ErrorKind::WouldBlock => {
+                    let since = in_vain.get_or_insert_with(Instant::now);
+                    if Some(since.elapsed()) > STALL {
+                        return Err(error);
+                    }
+                    thread::yield_now();
+                }
                 done => return done,
             }
         }
@@ -220,7 +234,7 @@ impl Write for Looking<'_> {
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        self.0.flush()
+        self.stream.flush()
     }
 }
 
