@@ -7,6 +7,8 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result};
 
+use crate::signals;
+
 /// All directories of this process, for the thread that ends it at a signal.
 static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -20,6 +22,8 @@ impl Scratch {
     /// # Errors
     /// If none can be made where temporary files go.
     pub fn new() -> Result<Scratch> {
+        // A signal leaves none behind, and none is made before that is so.
+        signals::watch()?;
         // Short: the path of a Unix socket has 108 bytes.
         let prefix = format!("elver-{}-", std::process::id());
         let made = tempfile::Builder::new()
