@@ -14,6 +14,9 @@ const WRS: u64 = 2;
 /// A sender that found its send queue full goes on when so much of it is done: WRs that are posted together
 /// leave together, and each look in vain costs a turn of the node's engine.
 const GOES_ON_AT: u64 = QUEUE as u64 / 2;
+/// Messages made between two looks at the CQ while as many WRITEs are under way as may be: they are done no more often,
+/// and each look in vain costs a turn of the node's engine, where a NIC's CQ is a word in the cache.
+pub(super) const MADE_PER_LOOK: u64 = 16;
 
 pub(crate) struct Sender {
     lane: Lane,
@@ -180,21 +183,25 @@ impl Sender {
     /// Writes what waits, if it is so much.
     fn write(&mut self, least: u64) -> Result<()> {
         while self.written < self.made && self.made - self.written >= least {
-            if self.must_wait() {
+            if self.in_flight >= self.choices.in_flight {
+                if !self.made.is_multiple_of(MADE_PER_LOOK) {
+                    return Ok(());
+                }
                 // What waits goes as soon as one of those under way is done, not when the ring is full.
                 self.take()?;
-                if self.must_wait() {
+                if self.in_flight >= self.choices.in_flight {
+                    return Ok(());
+                }
+            }
+            if !self.fits() {
+                self.take()?;
+                if !self.fits() {
                     return Ok(());
                 }
             }
             self.post()?;
         }
         Ok(())
-    }
-
-    /// Whether so much is under way that nothing more can be.
-    fn must_wait(&self) -> bool {
-        self.in_flight >= self.choices.in_flight || !self.fits()
     }
 
     /// Does what follows the making of a message; whether all messages are written.

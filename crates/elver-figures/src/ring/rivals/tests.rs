@@ -15,7 +15,7 @@ use super::choices::Choices;
 use super::lane::{Lane, Meeting};
 use super::layout::Layout;
 use super::receiver::Receiver;
-use super::sender::Sender;
+use super::sender::{MADE_PER_LOOK, Sender};
 use crate::args::Stage;
 
 type Made = fn() -> Choices;
@@ -100,8 +100,8 @@ fn every_message_of_every_design_comes_once_in_order_as_it_was() {
     }
 }
 
-/// Ten are under way and the ring is nearly empty: the eleventh goes when one of the ten is done, although nobody
-/// flushes and no place is missed.
+/// Ten are under way and the ring is nearly empty: the rest goes when one of the ten is done, although nobody flushes and
+/// no place is missed.
 #[test]
 fn what_waits_for_those_under_way_goes_when_one_of_them_is_done() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +117,7 @@ fn what_waits_for_those_under_way_goes_when_one_of_them_is_done() {
     let ran = stage::run(Stage::Loopback.into(), serve, |session, _| {
         let lane = Lane::sender(session, layout, THERE, &meeting)?;
         let mut sender = Sender::new(lane, choices);
-        for number in 0..=choices.in_flight {
+        for number in 0..MADE_PER_LOOK {
             ensure!(sender.try_send(&[&content(number, size)])?, "the ring is full");
         }
         wait(session, || Ok(sender.goes_on()?.then_some(())))
