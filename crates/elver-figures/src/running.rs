@@ -99,11 +99,8 @@ fn all_of(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
 #[cfg(test)]
 pub(crate) fn with_word(word: &str) -> usize {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let words =
-        processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
-    words
-        .filter(|words| words.split(|byte| *byte == 0).any(|one| one == word.as_bytes()))
-        .count()
+    let words = processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+    words.filter(|words| words.split(|byte| *byte == 0).any(|one| one == word.as_bytes())).count()
 }
 
 #[cfg(test)]
