@@ -73,7 +73,8 @@ pub enum DataOp {
     Send,
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+/// A time that a measurement may take.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "it must be a number of seconds".to_string())?;
     if value > 0.0 && value <= 3_600.0 {
         Ok(value)

@@ -264,7 +264,7 @@ fn measure_raw(stage: Stage, backing: Backing, key: Key, seconds: f64) -> Result
     };
     let device =
         DeviceArgs { idle: IdleMode::Spin, no_offload: false, loss: 0.0, udp_port: UDP_PORT };
-    Ok(Sample::from(perf::measure_pair(&load, stage.pair(), &device, None)?))
+    Sample::try_from(perf::measure_pair(&load, stage.pair(), &device, None)?)
 }
 
 /// Through a daemon to another process of the host. The node reaches itself over DC, or over an RC

@@ -140,7 +140,7 @@ fn raw_rc(stage: Stage, seconds: f64) -> Result<Sample, Failure> {
     };
     let device =
         DeviceArgs { idle: IdleMode::Spin, no_offload: false, loss: 0.0, udp_port: UDP_PORT };
-    Ok(Sample::from(perf::measure_pair(&load, stage.pair(), &device, None)?))
+    Sample::try_from(perf::measure_pair(&load, stage.pair(), &device, None)?)
 }
 
 fn vqp_rc(stage: Stage, seconds: f64) -> Result<Sample, Failure> {

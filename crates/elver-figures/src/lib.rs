@@ -4,8 +4,8 @@
 //! A file has what one command is asked for, how it measures and what it prints: `connect`, `data`,
 //! `echo` and so on. Beneath them stand what they share: `report`, in what form it is told; `host`, a
 //! daemon with processes; `vqp_load` and `window`, many WRs under way; `bare` and `baseline`, the
-//! same without a node, and without a device; `busy`, threads that want the cores too; `virtual_nodes`,
-//! nodes in the simulator's time.
+//! same without a node, and without a device; `busy`, threads that want the cores too; `running`, another's
+//! program for a bounded time; `virtual_nodes`, nodes in the simulator's time.
 
 mod ablation;
 mod args;
@@ -31,6 +31,7 @@ mod report;
 mod ring;
 mod rnic;
 mod rpc;
+mod running;
 mod start;
 mod storm;
 mod stream;

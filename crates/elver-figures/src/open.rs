@@ -3,12 +3,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::{Args, value_parser};
 use elver_console::{Failure, Progress, say, table};
 use elver_profile::calls::{Call, Made, Plan};
 use elver_profile::cold::{Cold, library};
 use elver_testbed::programs::Programs;
+use elver_testbed::scratch::Scratch;
 use serde_json::json;
 
 use crate::report::contract;
@@ -73,7 +73,7 @@ impl Times {
 /// Measures and prints.
 pub(crate) fn run(args: &OpenArgs, programs: &Programs) -> Result<(), Failure> {
     let library = library(args.library.as_deref(), programs.own())?;
-    let place = tempfile::tempdir().context("a directory for the cache")?;
+    let place = Scratch::new()?;
     let plain = Cold {
         program: programs.own().to_path_buf(),
         device: args.device.clone(),

@@ -160,8 +160,8 @@ fn measure(what: What, way: Way, elver: &Path) -> Result<f64, Failure> {
             };
             let idle = IdleMode::Spin;
             let device = DeviceArgs { idle, no_offload: false, loss: 0.0, udp_port: UDP_PORT };
-            Ok(Sample::from(perf::measure_pair(&load, Stage::Netns.pair(), &device, None)?)
-                .us(50.0))
+            let measured = perf::measure_pair(&load, Stage::Netns.pair(), &device, None)?;
+            Ok(Sample::try_from(measured)?.us(50.0))
         }
     }
 }

@@ -13,6 +13,7 @@ use elver_testbed::pair::Placement;
 use elver_testbed::seat::pin;
 use serde_json::json;
 
+use crate::args::seconds;
 use crate::baseline;
 use crate::report::machine::Watch;
 use crate::report::rows::{self, Figure, Row, Target};
@@ -40,7 +41,7 @@ pub struct RnicArgs {
     #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=100))]
     pub(crate) rounds: u32,
     /// Seconds of each measurement.
-    #[arg(long, default_value_t = 0.5)]
+    #[arg(long, default_value_t = 0.5, value_parser = seconds)]
     pub(crate) duration: f64,
     /// Print one JSON object instead of a table.
     #[arg(long)]
@@ -118,7 +119,7 @@ fn device(loss: f64) -> DeviceArgs {
 }
 
 fn measure(load: &Load, placement: Placement, loss: f64) -> Result<perf::Measured, Failure> {
-    perf::measure_pair(load, placement, &device(loss), None)
+    perf::measure_pair(load, placement, &device(loss), None)?.whole()
 }
 
 /// One address space, 8 bytes.

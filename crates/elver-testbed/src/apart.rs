@@ -48,7 +48,7 @@ pub fn run<T: Send>(
 ) -> Result<T, Failure> {
     // A signal leaves no directory with a node's socket behind.
     signals::watch()?;
-    let [client_core, server_core] = [0, 1].map(|end| 2 * pair.number + end);
+    let [client_core, server_core] = [0, 1].map(|end| (2 * pair.number + end) % cores());
     let (link, theirs) = UnixStream::pair().context("cannot make a socket pair")?;
     if let Some([before, _]) = pair.forks {
         before.wait()?;
@@ -94,7 +94,7 @@ fn serve(
     std::panic::set_hook(Box::new(|_| {}));
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let client = beside(link)?;
-        pin(core % cores());
+        pin(core);
         server(&client)
     }));
     let ended = ended.unwrap_or_else(|panic| {
@@ -150,7 +150,7 @@ fn ask<T: Send>(
     let asked = together.and_then(|()| begun(link, &mut said)).and_then(|()| {
         thread::scope(|scope| {
             let asking = scope.spawn(|| {
-                pin(core % cores());
+                pin(core);
                 client()
             });
             asking.join().map_err(|_| anyhow!("the client's thread panicked"))?

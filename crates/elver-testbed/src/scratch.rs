@@ -3,12 +3,10 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use anyhow::{Context, Result};
 
-/// All directories of this process, for the thread that ends it at a signal.
-static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+use crate::signals;
 
 /// A directory that only this user enters, and that goes when this is dropped.
 #[derive(Debug)]
@@ -20,6 +18,8 @@ impl Scratch {
     /// # Errors
     /// If none can be made where temporary files go.
     pub fn new() -> Result<Scratch> {
+        // A signal leaves none behind, and none is made before that is so.
+        signals::watch()?;
         // Short: the path of a Unix socket has 108 bytes.
         let prefix = format!("elver-{}-", std::process::id());
         let made = tempfile::Builder::new()
@@ -29,7 +29,7 @@ impl Scratch {
             .context("cannot make a directory for sockets and files; is TMPDIR writable?")?;
         // Ours to remove: by whichever thread ends this process.
         let path = made.keep();
-        directories().push(path.clone());
+        signals::removes(path.clone());
         Ok(Scratch(path))
     }
 
@@ -43,17 +43,6 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // What cannot be removed is a few files in the directory for temporary ones.
         let _ = fs::remove_dir_all(&self.0);
-        directories().retain(|path| *path != self.0);
+        signals::removes_no_more(&self.0);
     }
-}
-
-/// Removes all directories of this process, which is about to end.
-pub(crate) fn remove_all() {
-    for path in directories().drain(..) {
-        let _ = fs::remove_dir_all(path);
-    }
-}
-
-fn directories() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
-    DIRECTORIES.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

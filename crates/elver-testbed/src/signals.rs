@@ -1,6 +1,7 @@
 //! What a signal leaves behind: nothing.
 
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -13,13 +14,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::scratch;
-
 /// How long processes may take that have others to end themselves.
 const END_WAIT: Duration = Duration::from_secs(10);
 
 /// Processes that end before this one does, by their numbers.
 static GUESTS: Mutex<Vec<(u32, OwnedFd)>> = Mutex::new(Vec::new());
+
+/// All directories of this process.
+static DIRECTORIES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// From now on a signal that ends this process ends its guests first, and removes its directories.
 /// Its daemons get theirs from the kernel, by the death of their parent.
@@ -32,7 +34,7 @@ pub(crate) fn watch() -> Result<()> {
     thread::Builder::new().name("signals".into()).spawn(move || {
         if let Some(signal) = signals.forever().next() {
             end_guests();
-            scratch::remove_all();
+            remove_directories();
             // It ends the process as if nobody had watched.
             let _ = emulate_default_handler(signal);
         }
@@ -56,6 +58,27 @@ impl Guest {
 impl Drop for Guest {
     fn drop(&mut self) {
         guests().retain(|(number, _)| *number != self.0);
+    }
+}
+
+/// A directory goes with this process.
+pub(crate) fn removes(path: PathBuf) {
+    directories().push(path);
+}
+
+/// It has gone.
+pub(crate) fn removes_no_more(path: &Path) {
+    directories().retain(|other| other != path);
+}
+
+fn directories() -> MutexGuard<'static, Vec<PathBuf>> {
+    DIRECTORIES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn remove_directories() {
+    for path in directories().drain(..) {
+        // What cannot be removed is a few files in the directory for temporary ones.
+        let _ = std::fs::remove_dir_all(path);
     }
 }
 

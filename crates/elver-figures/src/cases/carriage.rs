@@ -176,10 +176,7 @@ impl Ends {
     }
 
     fn of_rival(out: Lane, into: Lane, choices: Choices) -> Ends {
-        let outlet = Outlet::Rival {
-            sender: Box::new(rivals::Sender::new(out, choices)),
-            copied: choices.copies.then(Vec::new),
-        };
+        let outlet = Outlet::Rival(Box::new(rivals::Sender::new(out, choices)));
         let inlet = Inlet::Rival(Box::new(rivals::Receiver::new(into, choices)));
         Ends { outlet, inlet, _listener: None }
     }
@@ -188,16 +185,12 @@ impl Ends {
 /// Where messages go in.
 pub(super) enum Outlet {
     Rb2(Box<elver_ring::Sender<Wire>>),
-    Rival {
-        sender: Box<rivals::Sender>,
-        /// What a design that copies gathers a message in.
-        copied: Option<Vec<u8>>,
-    },
+    Rival(Box<rivals::Sender>),
 }
 
 impl Outlet {
-    /// Sends a message of these pieces, which is put together where it lies in the ring, unless the design
-    /// copies: then a message in several pieces is put together before.
+    /// Sends a message of these pieces, which is put together where it lies in the ring: a design that copies copies
+    /// each of them there, once.
     #[inline]
     pub(super) fn send(&mut self, pieces: &[&[u8]]) -> Result<()> {
         match self {
@@ -207,12 +200,7 @@ impl Outlet {
                 room.fill_from(pieces);
                 Ok(room.commit()?)
             }
-            Outlet::Rival { sender, copied: Some(copied) } if pieces.len() > 1 => {
-                copied.clear();
-                pieces.iter().for_each(|piece| copied.extend_from_slice(piece));
-                rivals::send(sender, &[copied])
-            }
-            Outlet::Rival { sender, .. } => rivals::send(sender, pieces),
+            Outlet::Rival(sender) => rivals::send(sender, pieces),
         }
     }
 
@@ -221,7 +209,7 @@ impl Outlet {
     pub(super) fn go_on(&mut self) -> Result<()> {
         match self {
             Outlet::Rb2(sender) => Ok(sender.flush_if_idle()?),
-            Outlet::Rival { sender, .. } => sender.flush().map(drop),
+            Outlet::Rival(sender) => sender.flush().map(drop),
         }
     }
 
@@ -230,7 +218,7 @@ impl Outlet {
     pub(super) fn flush(&mut self) -> Result<()> {
         match self {
             Outlet::Rb2(sender) => Ok(sender.flush()?),
-            Outlet::Rival { sender, .. } => rivals::flush(sender),
+            Outlet::Rival(sender) => rivals::flush(sender),
         }
     }
 }

@@ -1,26 +1,34 @@
 //! A program's two ends, each pinned to a core of its own, each for a bounded time.
 
-use std::io::Read;
 use std::net::IpAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use elver_console::Failure;
 use elver_testbed::pair::{self, Client, Placement};
-use elver_testbed::programs::die_with_parent;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use rustix::time::Timespec;
 
-/// The longest that an end may take, in seconds: `timeout` ends it.
-const LIMIT: &str = "60";
-/// How long a server may take until it listens, and how often that is looked at.
-const LISTENS_WITHIN: Duration = Duration::from_secs(8);
-const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
-/// How long a server may take to end behind its client.
-const ENDS_WITHIN: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+use crate::running::{Running, Said};
+
+/// How long the ends are waited for.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// Until a server listens.
+    listens: Duration,
+    /// Until a server ends behind its client.
+    ends: Duration,
+    /// For the whole of an end.
+    all: Duration,
+}
+
+const USUAL: Patience = Patience {
+    listens: Duration::from_secs(8),
+    ends: Duration::from_secs(10),
+    all: Duration::from_secs(60),
+};
+/// How often it is looked at whether a server listens.
+const GLANCE: Duration = Duration::from_millis(2);
 /// What a client says whose server does not listen yet.
 const REFUSED: &str = "Connection refused";
 /// State of a socket that listens, in `/proc/net/tcp`.
@@ -78,28 +86,30 @@ pub(super) struct Part<'a> {
 
 impl Part<'_> {
     fn command(&self, way: Way, own: IpAddr) -> Command {
-        let mut command = Command::new("timeout");
-        command.args(["-k", "2", LIMIT]);
-        if let Some(elver) = self.elver {
-            command.arg(elver).arg("run");
+        let mut command = Command::new(self.elver.unwrap_or(Path::new(self.words[0])));
+        if self.elver.is_some() {
+            command.arg("run");
             if way == Way::Packets {
                 command.arg("--no-direct");
             }
             if way == Way::Netns {
                 command.args(["--address", &own.to_string()]);
             }
-            command.arg("--");
+            command.args(["--", self.words[0]]);
             // Ends that give up on each other soon would be measured by packets.
             command.env("ELVER_DIRECT_PATIENCE_MS", "20000");
         }
-        command.args(self.words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        die_with_parent(&mut command);
+        command.args(&self.words[1..]);
         command
     }
 }
 
 /// Runs both; what the client said, which is given its server's address as its last word.
 pub(super) fn run(way: Way, part: Part<'_>) -> Result<String, Failure> {
+    run_for(way, part, USUAL)
+}
+
+fn run_for(way: Way, part: Part<'_>, patience: Patience) -> Result<String, Failure> {
     let program = part.words[0];
     if !std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .any(|place| place.join(program).is_file())
@@ -112,33 +122,35 @@ pub(super) fn run(way: Way, part: Part<'_>) -> Result<String, Failure> {
     let (_, said) = pair::run(
         placement,
         |end, client| {
-            let mut server = part.command(way, end.own).spawn().context("cannot run `timeout`")?;
-            let served = serve(&mut server, part, client);
-            if served.is_err() {
-                // It may have ended; then there is nothing to do.
-                let _ = server.kill();
+            ensure!(
+                part.opens == Opens::Unseen || !listens(part.port)?,
+                "somebody else listens on port {}: end that program first",
+                part.port
+            );
+            let server = Running::start(part.command(way, end.own))?;
+            match serve(&server, part, client, patience) {
+                Ok(()) => server.finish(patience.all).map(drop),
+                Err(error) => {
+                    let said = server.end()?.errors;
+                    Err(error.context(format!("the server said: {}", said.trim())))
+                }
             }
-            let mut said = String::new();
-            let errors = server.stderr.take().map(|mut errors| errors.read_to_string(&mut said));
-            server.wait()?;
-            errors.transpose().context("what the server said")?;
-            served.with_context(|| format!("the server said: {}", said.trim()))
         },
         |end| {
             let began = Instant::now();
             loop {
                 let mut command = part.command(way, end.own);
-                let ended = command.args(part.client).arg(end.peer.to_string()).output()?;
-                let said = String::from_utf8_lossy(&ended.stdout).into_owned();
-                let errors = String::from_utf8_lossy(&ended.stderr);
+                command.args(part.client).arg(end.peer.to_string());
+                let ended = Running::start(command)?.finish(patience.all);
+                let Said { status, out, errors } = ended.with_context(|| program.to_string())?;
                 if part.opens == Opens::Unseen
                     && errors.contains(REFUSED)
-                    && began.elapsed() < LISTENS_WITHIN
+                    && began.elapsed() < patience.listens
                 {
                     continue;
                 }
-                ensure!(ended.status.success(), "{program}: {}: {said}{errors}", ended.status);
-                return Ok(said);
+                ensure!(status.success(), "{program}: {status}: {out}{errors}");
+                return Ok(out);
             }
         },
     )?;
@@ -146,23 +158,17 @@ pub(super) fn run(way: Way, part: Part<'_>) -> Result<String, Failure> {
 }
 
 /// Lets the client begin when the server listens, and waits for the server's end behind the client's.
-fn serve(server: &mut Child, part: Part<'_>, client: &Client) -> Result<()> {
+fn serve(server: &Running, part: Part<'_>, client: &Client, patience: Patience) -> Result<()> {
     let port = part.port;
-    let pidfd = pidfd_open(Pid::from_child(server), PidfdFlags::empty())?;
-    let has_ended = |wait: &Timespec| {
-        let mut ends = [PollFd::new(&pidfd, PollFlags::IN)];
-        Ok::<_, anyhow::Error>(poll(&mut ends, Some(wait))? > 0)
-    };
-    let began = Instant::now();
     while part.opens == Opens::Socket && !listens(port)? {
-        ensure!(began.elapsed() < LISTENS_WITHIN, "it does not listen on port {port}");
-        if has_ended(&GLANCE)? {
+        ensure!(server.began.elapsed() < patience.listens, "it does not listen on port {port}");
+        if server.ends_within(GLANCE)? {
             bail!("it ended before it listened on port {port}");
         }
     }
     client.begin();
     client.wait_gone();
-    ensure!(has_ended(&ENDS_WITHIN)?, "it did not end behind its client");
+    ensure!(server.ends_within(patience.ends)?, "it did not end behind its client");
     Ok(())
 }
 
@@ -181,4 +187,29 @@ fn listens(port: u16) -> Result<bool> {
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::running::with_word;
+
+    const SOON: Duration = Duration::from_millis(200);
+
+    fn sleeps(words: &'static [&'static str]) -> Part<'static> {
+        let port = 18_529;
+        Part { elver: None, words, client: &[], opens: Opens::Socket, port, package: "dash" }
+    }
+
+    #[test]
+    fn a_server_that_never_listens_is_an_error_and_leaves_nobody() {
+        const WORD: &str = "100017.25";
+        let part = sleeps(&["sh", "-c", "exec sleep 100017.25"]);
+        let patience = Patience { listens: SOON, ..USUAL };
+        let Err(Failure::Failed(why)) = run_for(Way::Loopback, part, patience) else {
+            panic!("nobody listened")
+        };
+        assert!(format!("{why:#}").contains("does not listen"), "{why:#}");
+        assert_eq!(with_word(WORD), 0);
+    }
 }

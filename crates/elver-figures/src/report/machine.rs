@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use elver_console::say;
-use elver_testbed::seat::pin;
+use elver_testbed::seat::{cores, has_missed_a_seat, pin};
 use serde_json::{Value, json};
 
 use crate::report::contract;
@@ -19,26 +19,33 @@ const DISTURBED_NS: f64 = 1_000.0;
 const LINE_TRIPS: u64 = 200_000;
 /// A probe that takes longer has seen enough.
 const PROBE_MAX: Duration = Duration::from_millis(500);
-/// Trips between two looks at that.
-const TRIPS_PER_LOOK: u64 = 1_024;
+/// Trips between two looks at that: where somebody else has one of the cores, a trip takes two turns of threads.
+const TRIPS_PER_LOOK: u64 = 16;
 /// Shares of one core that others, or the hypervisor, may take before it is said.
 const OTHERS_MAX: f64 = 0.05;
 const STOLEN_MAX: f64 = 0.02;
 
+/// What two cores are like: nothing of it is to be had where there is one.
+#[derive(Clone, Copy)]
+struct Probe {
+    line_ns: f64,
+    /// How many times as long one core takes beside the other.
+    slowed: f64,
+}
+
 /// A look at the machine before a benchmark.
 pub(crate) struct Watch {
-    before_ns: f64,
-    slowed: f64,
+    before: Option<Probe>,
     load: Option<Load>,
     since: Instant,
 }
 
 /// What it was like from then on.
 pub(crate) struct Machine {
-    before_ns: f64,
-    after_ns: f64,
-    /// How many times as long one core takes beside the other, the worse of before and after.
-    slowed: f64,
+    /// Before and after.
+    probes: Option<[Probe; 2]>,
+    /// A thread could not be put on its core.
+    missed_a_seat: bool,
     /// Cores' worth of time that others took, and that the hypervisor did; none if Linux does not
     /// tell.
     shares: Option<[f64; 2]>,
@@ -46,11 +53,15 @@ pub(crate) struct Machine {
     runnable: Option<u64>,
 }
 
+impl Probe {
+    fn of(cores: usize) -> Option<Probe> {
+        (cores > 1).then(|| Probe { line_ns: line_round_trip_ns(), slowed: slowed_beside() })
+    }
+}
+
 impl Watch {
     pub(crate) fn begin() -> Watch {
-        let before_ns = line_round_trip_ns();
-        let slowed = slowed_beside();
-        Watch { before_ns, slowed, load: Load::now(), since: Instant::now() }
+        Watch { before: Probe::of(cores()), load: Load::now(), since: Instant::now() }
     }
 
     pub(crate) fn end(&self) -> Machine {
@@ -59,24 +70,34 @@ impl Watch {
             let seconds = self.since.elapsed().as_secs_f64();
             now.since(before).map(|spent| spent / seconds)
         });
-        let slowed = self.slowed.max(slowed_beside());
-        let after_ns = line_round_trip_ns();
-        Machine { before_ns: self.before_ns, after_ns, slowed, shares, runnable }
+        let probes = self.before.zip(Probe::of(cores())).map(<[Probe; 2]>::from);
+        Machine { probes, missed_a_seat: has_missed_a_seat(), shares, runnable }
     }
 }
 
 impl Machine {
-    fn are_siblings(&self) -> bool {
-        self.slowed >= siblings::FACTOR
+    /// The worse of before and after.
+    fn slowed(&self) -> Option<f64> {
+        self.probes.map(|[before, after]| before.slowed.max(after.slowed))
+    }
+
+    fn are_siblings(&self) -> Option<bool> {
+        self.slowed().map(|slowed| slowed >= siblings::FACTOR)
     }
 
     /// Why these figures should not be quoted; nothing if they may.
     pub(crate) fn objections(&self) -> Vec<String> {
         let mut objections = Vec::new();
-        if self.are_siblings() {
+        if self.probes.is_none() {
+            objections.push("there is one core, which both ends share".to_string());
+        }
+        if self.missed_a_seat {
+            objections.push("a thread could not be put on its core".to_string());
+        }
+        if self.are_siblings() == Some(true) {
             objections.push("the two cores are threads of one core".to_string());
         }
-        if self.before_ns.max(self.after_ns) > DISTURBED_NS {
+        if self.probes.is_some_and(|probes| probes.iter().any(|one| one.line_ns > DISTURBED_NS)) {
             objections.push("one of the two cores was not free".to_string());
         }
         if let Some([others, stolen]) = self.shares {
@@ -93,12 +114,11 @@ impl Machine {
     /// Into the JSON of a benchmark.
     pub(crate) fn tell(&self, object: &mut Value) {
         let objections = self.objections();
-        object["line_round_trip_ns"] = json!({
-            "before": contract::us(self.before_ns),
-            "after": contract::us(self.after_ns),
-        });
+        let trips = self.probes.map(|probes| probes.map(|probe| contract::us(probe.line_ns)));
+        let [before, after] = trips.map_or([None; 2], |trips| trips.map(Some));
+        object["line_round_trip_ns"] = json!({ "before": before, "after": after });
         object["cores"] = json!({
-            "slowed_beside": contract::us(self.slowed),
+            "slowed_beside": self.slowed().map(contract::us),
             "siblings": self.are_siblings(),
         });
         object["machine"] = json!({
@@ -112,10 +132,14 @@ impl Machine {
 
     /// For people: what the cores are like, behind what else is in that line.
     pub(crate) fn print(&self, beside: &str) {
-        let (before, after, slowed) = (self.before_ns, self.after_ns, self.slowed);
-        say!(
-            "{beside}; a cache line's round trip {before:.0} ns before, {after:.0} ns after; beside the other a core takes {slowed:.2} times as long"
-        );
+        match self.probes.zip(self.slowed()) {
+            Some(([before, after], slowed)) => say!(
+                "{beside}; a cache line's round trip {:.0} ns before, {:.0} ns after; beside the other a core takes {slowed:.2} times as long",
+                before.line_ns,
+                after.line_ns
+            ),
+            None => say!("{beside}; on one core"),
+        }
         for objection in self.objections() {
             say!("DO NOT QUOTE THESE FIGURES: {objection}");
         }
@@ -170,7 +194,15 @@ mod tests {
     use super::*;
 
     fn machine(after_ns: f64, slowed: f64, shares: [f64; 2]) -> Machine {
-        Machine { before_ns: 120.0, after_ns, slowed, shares: Some(shares), runnable: None }
+        let before = Probe { line_ns: 120.0, slowed: 1.0 };
+        let probes = Some([before, Probe { line_ns: after_ns, slowed }]);
+        Machine { probes, missed_a_seat: false, shares: Some(shares), runnable: None }
+    }
+
+    /// Where one core is to be had: no probe, which would take turns for seconds.
+    fn one_core() -> Machine {
+        assert!(Probe::of(1).is_none());
+        Machine { probes: None, ..machine(0.0, 0.0, [0.0; 2]) }
     }
 
     #[test]
@@ -185,6 +217,8 @@ mod tests {
             (machine(6_000.0, 1.0, [0.0; 2]), "not free"),
             (machine(120.0, 1.0, [0.7, 0.0]), "other processes had 0.70"),
             (machine(120.0, 1.0, [0.0, 0.5]), "hypervisor took 0.50"),
+            (one_core(), "there is one core"),
+            (Machine { missed_a_seat: true, ..machine(120.0, 1.0, [0.0; 2]) }, "put on its core"),
         ] {
             let objections = machine.objections();
             assert_eq!(objections.len(), 1, "{objections:?}");

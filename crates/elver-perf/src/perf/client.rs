@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use elver_console::Failure;
 use elver_soft::{SoftConfig, SoftDevice};
 use elver_testbed::sample::Sample;
 use elver_verbs::{Device, Memory, Mtu, Payload, SendFlags, SendOp, SendWr, Wc, WcStatus};
@@ -32,9 +33,30 @@ pub struct Measured {
     pub delivered: Option<u64>,
 }
 
-impl From<Measured> for Sample {
-    fn from(measured: Measured) -> Sample {
-        Sample::measured(measured.latency, measured.seconds, measured.ops)
+impl Measured {
+    /// The measurement, of which every operation succeeded: a QP that broke measured nothing that may be compared.
+    ///
+    /// # Errors
+    ///
+    /// Operations that failed.
+    pub fn whole(self) -> Result<Measured, Failure> {
+        if self.errors > 0 {
+            return Err(Failure::Failed(anyhow!(
+                "{} operations failed behind {} that did not: the QP broke; measure again where both ends have a core",
+                self.errors,
+                self.ops
+            )));
+        }
+        Ok(self)
+    }
+}
+
+impl TryFrom<Measured> for Sample {
+    type Error = Failure;
+
+    fn try_from(measured: Measured) -> Result<Sample, Failure> {
+        let Measured { latency, seconds, ops, .. } = measured.whole()?;
+        Ok(Sample::measured(latency, seconds, ops))
     }
 }
 
@@ -166,22 +188,28 @@ fn run<M: Memory>(
                 if errors == 1 {
                     eprintln!("elver: an operation failed: {}", wc.status);
                 }
+                continue;
             }
             let since = now - posted_at[completed % window];
             latency.saturating_record(since.as_nanos() as u64);
             completed += 1;
         }
         live.completed(now, (completed - first) * batch);
-        if errors > 0 || (now >= end && posted == completed) {
-            if measuring || errors > 0 {
-                break;
-            }
-            measuring = true;
-            latency.reset();
-            first = completed;
-            start = Instant::now();
-            now = start;
-            end = start + duration;
+        if errors == 0 && (now < end || posted != completed) {
+            continue;
+        }
+        if measuring {
+            break;
+        }
+        // Nothing of the warm-up is told, also where it is all that there was.
+        measuring = true;
+        latency.reset();
+        first = completed;
+        start = Instant::now();
+        now = start;
+        end = start + duration;
+        if errors > 0 {
+            break;
         }
     }
     Ok(Measured {
@@ -192,4 +220,44 @@ fn run<M: Memory>(
         errors,
         delivered: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::load::Mode;
+
+    /// READs of which none can succeed: the server's key is another.
+    fn refused() -> Result<Measured> {
+        let load = Load {
+            op: Op::Read,
+            transport: Transport::Rc,
+            size: 8,
+            mode: Mode::Async,
+            depth: 32,
+            batch: 4,
+            duration: 0.01,
+            mtu: None,
+            is_told: false,
+        };
+        let mut device = SoftDevice::open(SoftConfig::for_address([127, 79, 0, 1].into()))?;
+        let mut server = Endpoint::open(&mut device, &load, Role::Server)?;
+        let mut client = Endpoint::open(&mut device, &load, Role::Client)?;
+        let (theirs, ours) = (server.offer(&device)?, client.offer(&device)?);
+        server.connect(&mut device, &ours)?;
+        client.connect(&mut device, &theirs)?;
+        client.remote.rkey ^= 1 << 20;
+        run(&mut device, &client, &load, IdleMode::Spin, |_| Ok(()))
+    }
+
+    #[test]
+    fn what_failed_or_was_flushed_is_no_operation_and_makes_no_sample() {
+        let measured = refused().expect("the run ends by itself");
+        assert!(measured.errors > 0);
+        assert_eq!((measured.ops, measured.latency.len()), (0, 0));
+        let Err(Failure::Failed(why)) = Sample::try_from(measured) else {
+            panic!("it was taken for a figure")
+        };
+        assert!(why.to_string().contains("operations failed"), "{why:#}");
+    }
 }

@@ -19,8 +19,9 @@ const PSN: u32 = 0x123;
 const REPOST: usize = 32;
 /// Bytes in front of a UD payload.
 const GRH: u32 = 40;
-/// Local ACK timeout: 4.096 µs · 2^14 = 67 ms, seven times before an operation fails.
-const TIMEOUT: u8 = 14;
+/// Local ACK timeout: 4.096 µs · 2^18 = 1.1 s, seven times before an operation fails. Tail probes find what is lost
+/// long before; an end that had no turn on its core is not gone.
+const TIMEOUT: u8 = 18;
 
 /// Which end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
