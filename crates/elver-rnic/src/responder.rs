@@ -456,6 +456,7 @@ impl Responder {
                 let (pd, qpn, len) = (core.pd, core.qpn.get(), u64::from(reth.len));
                 let granted = hw
                     .regions
+                    .keys
                     .remote(pd, qpn, reth.rkey, reth.va, len, AccessFlags::REMOTE_READ)
                     .is_ok();
                 if known && granted && self.has_room_to_replay(core) {

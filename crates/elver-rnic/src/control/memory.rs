@@ -71,7 +71,7 @@ impl<M: Memory> Rnic<M> {
     ) -> Result<MrInfo, VerbsError> {
         let hw = &mut self.hw;
         hw.pds.require(pd.0)?;
-        let info = hw.regions.reg_mr(&mut hw.rng, pd.0, memory, iova, access)?;
+        let info = hw.regions.keys.reg_mr(&mut hw.rng, pd.0, memory, iova, access)?;
         hw.use_pd(pd.0)?;
         Ok(info)
     }
@@ -83,7 +83,7 @@ impl<M: Memory> Rnic<M> {
     /// [`VerbsError::InvalidHandle`]; [`VerbsError::InUse`] while windows are bound to it, or bytes are copied
     /// that were not at hand.
     pub fn dereg_mr(&mut self, mr: Mr) -> Result<(), VerbsError> {
-        let pd = self.hw.regions.dereg_mr(mr)?;
+        let pd = self.hw.regions.keys.dereg_mr(mr)?;
         self.hw.release_pd(pd);
         Ok(())
     }
@@ -97,7 +97,7 @@ impl<M: Memory> Rnic<M> {
     pub fn alloc_mw(&mut self, pd: Pd) -> Result<MwInfo, VerbsError> {
         let hw = &mut self.hw;
         hw.pds.require(pd.0)?;
-        let info = hw.regions.alloc_mw(&mut hw.rng, pd.0, false)?;
+        let info = hw.regions.keys.alloc_mw(&mut hw.rng, pd.0, false)?;
         hw.use_pd(pd.0)?;
         Ok(info)
     }
@@ -109,13 +109,13 @@ impl<M: Memory> Rnic<M> {
     /// [`VerbsError::InvalidHandle`]; [`VerbsError::InUse`] while bytes are copied through it that were not at
     /// hand.
     pub fn dealloc_mw(&mut self, mw: Mw) -> Result<(), VerbsError> {
-        let pd = self.hw.regions.dealloc_mw(mw)?;
+        let pd = self.hw.regions.keys.dealloc_mw(mw)?;
         self.hw.release_pd(pd);
         Ok(())
     }
 
     /// How many regions there are, windows included.
     pub fn mr_count(&self) -> u32 {
-        self.hw.regions.len()
+        self.hw.regions.keys.len()
     }
 }
