@@ -11,7 +11,7 @@
 //! | file | in it |
 //! | --- | --- |
 //! | `control` | [`Control`]: `calls`: requests to others, whose turn it is and when one is sent again; `peer`: whom they go to; `serving`: requests of others, each done once; `outgoing`: what waits to be sent; `audit`: every count against what it counts, for tests |
-//! | `message` | the messages and their bytes |
+//! | `message` | the messages; `codec`: their bytes |
 //! | `record` | what is told of nodes and meta servers |
 //!
 //! `docs/wire.md` has the bytes. Bytes are checked where they are decoded, and what decodes encodes to
