@@ -25,6 +25,7 @@
 mod callee;
 mod caller;
 mod fault;
+mod flow;
 mod frame;
 mod greeting;
 mod kind;
