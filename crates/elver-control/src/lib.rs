@@ -10,7 +10,7 @@
 //!
 //! | file | in it |
 //! | --- | --- |
-//! | `control` | [`Control`]: `calls`: requests to others, whose turn it is and when one is sent again; `peer`: whom they go to; `serving`: requests of others, each done once; `outgoing`: what waits to be sent; `audit`: every count against what it counts, for tests |
+//! | `control` | [`Control`]: `calls`: requests to others, whose turn it is and when one is sent again; `peer`, `address`: whom they go to; `serving`: requests of others, each done once; `outgoing`: what waits to be sent; `audit`: every count against what it counts, for tests |
 //! | `message` | the messages; `codec`: their bytes |
 //! | `record` | what is told of nodes and meta servers |
 //!

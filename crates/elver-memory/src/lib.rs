@@ -16,6 +16,7 @@
 //! | [`peer`] | memory of another process that maps the same files |
 //! | `process` | reaching another process's memory; `foreign`: a piece of it; `sought`: one that is looked for |
 //! | `copier` | who makes copies that may have to wait |
+//! | `error` | why memory is not to be had |
 
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
