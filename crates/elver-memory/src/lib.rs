@@ -10,7 +10,7 @@
 //!
 //! | file | in it |
 //! | --- | --- |
-//! | `soft_memory` | [`SoftMemory`], and how it comes to be; `access`: reading and writing it; `words`: lone words |
+//! | `soft_memory` | [`SoftMemory`], and how it comes to be; `access`: reading and writing it; `words`: copies for threads that share it, by whole words |
 //! | `mapping`, `populate` | mappings of this process, and having their pages come; `reservation`: address space for one |
 //! | [`fault`] | what becomes of a mapping whose file loses pages |
 //! | [`peer`] | memory of another process that maps the same files |
