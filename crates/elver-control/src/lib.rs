@@ -8,6 +8,12 @@
 //! - [`Control`] sees to it that each request is done once and answered, over a service of datagrams that
 //!   loses, doubles and reorders.
 //!
+//! | file | in it |
+//! | --- | --- |
+//! | `control` | [`Control`]: `calls`: requests to others, whose turn it is and when one is sent again; `peer`, `address`: whom they go to; `serving`: requests of others, each done once; `outgoing`: what waits to be sent; `audit`: every count against what it counts, for tests |
+//! | `message` | the messages; `codec`: their bytes |
+//! | `record` | what is told of nodes and meta servers |
+//!
 //! `docs/wire.md` has the bytes. Bytes are checked where they are decoded, and what decodes encodes to
 //! the same bytes.
 #![no_std]

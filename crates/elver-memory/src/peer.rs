@@ -7,7 +7,9 @@ use elver_verbs::{Memory, MemoryError};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::{MapError, Mapping, SoftMemory, sealed, unmappable};
+use crate::error::MapError;
+use crate::mapping::{Mapping, sealed, unmappable};
+use crate::soft_memory::SoftMemory;
 
 /// Memory of another process, which this one maps too. Who has it keeps it as it likes: it may change at any time, and
 /// be given back to the system, after which zeros are read.

@@ -16,7 +16,7 @@
 //! | folder | in it | told in |
 //! | --- | --- | --- |
 //! | `device`, `context` | the list of devices, which has one; contexts: made, imported, closed. `left`: what a program leaves of one that it closes; `told`: contexts as this library knows them, and their asynchronous events | |
-//! | `engine` | the one device of the process behind its lock, and who drives it; `addresses`: at which address it is; `doze`: until when its thread sleeps; `lookout`: when it looks on before it does; `vain`: when who polls in vain lets others run; `threads`: threads of the library's own | How processes find each other |
+//! | `engine` | the one device of the process behind its lock, and who drives it; `state`: what the lock protects; `tell`: whom it tells of events; `attend`: what its thread does, `polls`: what a program's polls tell that, `watched`: what ends its sleep; `addresses`: at which address it is; `doze`: until when its thread sleeps; `lookout`: when it looks on before it does; `vain`: when who polls in vain lets others run; `threads`: threads of the library's own | How processes find each other |
 //! | `wishes` | what `elver run` asks of the device; `faults`: what fails of what is posted; `outage`: the port that goes down and comes up | docs/ci.md |
 //! | `caps`, `names`, `vendor` | what device and port say of themselves; texts for numbers; who is said to have made the device | What is there |
 //! | `pd`, `parents` | protection domains; parent domains, and what was made with each | What is there |

@@ -20,7 +20,7 @@ impl<M: Memory> Rnic<M> {
         if let Some(pd) = pd {
             hw.pds.require(pd.0)?;
         }
-        let before = hw.regions.rereg_mr(mr, change)?;
+        let before = hw.regions.keys.rereg_mr(mr, change)?;
         if let Some(pd) = pd {
             hw.use_pd(pd.0)?;
             hw.release_pd(before);
@@ -36,7 +36,7 @@ impl<M: Memory> Rnic<M> {
     pub fn alloc_mw_type_1(&mut self, pd: Pd) -> Result<MwInfo, VerbsError> {
         let hw = &mut self.hw;
         hw.pds.require(pd.0)?;
-        let info = hw.regions.alloc_mw(&mut hw.rng, pd.0, true)?;
+        let info = hw.regions.keys.alloc_mw(&mut hw.rng, pd.0, true)?;
         hw.use_pd(pd.0)?;
         Ok(info)
     }

@@ -18,6 +18,28 @@
 //! for as many send WRs as were ever outstanding at once, and 16 bytes a receive plus 16 an SGE,
 //! at most what its capacities say. A DCT holds about 300 bytes for each initiator, at most
 //! [`Config::max_dc_contexts`] of them.
+//!
+//! # Where what is
+//!
+//! | file | in it |
+//! | --- | --- |
+//! | `rnic`, `hw` | the device, and driving it; what its QPs share |
+//! | `config`, `counters` | what it is made with; what it counts |
+//! | `control` | making, changing and destroying objects: `memory`, `queues`, `handles`, `queue_pairs`, `modify`, `dc`. `change`: calls that few programs make |
+//! | `data`, `cq`, `send_queue`, `recv_queue`, `table` | posting and polling, and what holds WRs, completions and objects |
+//! | `regions` | copying to and from registered memory; `keys`: what lkeys and rkeys open; `windows`; `pieces`: SGEs. `place`, `maybe_pd`: where in a region, and whose |
+//! | `aside`, `ledger` | what waits for memory that is not at hand, and how much may; `turn`: taking its turn again |
+//! | `qp`, `qp_core` | a queue pair: its attributes, lanes and responders |
+//! | `lane`, `lane_set`, `head` | the requester: one stream of send WRs. `transmit`, `answers`, `endings`, `recovery`, `clock` |
+//! | `responder` | one stream of requests: `answers`: what is sent back; `history`: what duplicates need |
+//! | `execute` | what a request does: `inbound`: SENDs and WRITEs; `access`: READs and atomics; `source`, `fault` |
+//! | `dct` | a DC target: `contexts`: its initiators; `admission`: who is let in; `refusals`. `proof`, `distrust`: who is where he says, and who tries keys |
+//! | `xrc`, `xrc_target` | XRC |
+//! | `unreliable`, `grh`, `multicast`, `groups`, `services` | UC and UD |
+//! | `ingress`, `egress`, `transmit`, `rx_meta`, `route` | packets in and out; `flow`: sparing the network |
+//! | `local`, `loopback` | QPs of one device: `request`, `execution`, `steps`; long SENDs as packets |
+//! | `direct`, `reach` | WRs that who posts them executes |
+//! | `forward` | calls that a driver hands on |
 #![no_std]
 #![forbid(unsafe_code)]
 

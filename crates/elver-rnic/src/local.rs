@@ -447,7 +447,7 @@ impl QpCore {
             SendOp::BindMw(bind) => bind.mw.0,
             _ => return false,
         };
-        hw.regions.errands_behind(window) > 0
+        hw.regions.keys.errands_behind(window) > 0
     }
 
     /// Runs an operation that concerns this device alone; none if it is not one.
@@ -459,9 +459,9 @@ impl QpCore {
         let (pd, qpn) = (self.pd, self.qpn.get());
         match op {
             SendOp::BindMw(bind) => {
-                Some(hw.regions.bind(pd, qpn, bind).err().unwrap_or(WcStatus::Success))
+                Some(hw.regions.keys.bind(pd, qpn, bind).err().unwrap_or(WcStatus::Success))
             }
-            SendOp::LocalInv(rkey) => match hw.regions.invalidate(pd, qpn, *rkey) {
+            SendOp::LocalInv(rkey) => match hw.regions.keys.invalidate(pd, qpn, *rkey) {
                 Ok(()) => Some(WcStatus::Success),
                 Err(_) => Some(WcStatus::LocProtErr),
             },

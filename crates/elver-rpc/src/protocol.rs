@@ -21,10 +21,16 @@
 //! - A response with a status other than success ends its call at any time, whatever had come of it.
 //! - What comes for a call that has ended meanwhile is passed over, and counted. Anything else that cannot
 //!   be is a [`Fault`], and the connection is over.
+//!
+//! # Where what is
+//! `caller` and `callee` are the ends; in each `arrivals` takes frames in, and `slot` has what is known of a
+//! call. `outbox` has what is to be sent, in turns; `flow` the credit of streams; `share` what may be held in all;
+//! `frame`, `greeting` and `kind` the bytes.
 
 mod callee;
 mod caller;
 mod fault;
+mod flow;
 mod frame;
 mod greeting;
 mod kind;

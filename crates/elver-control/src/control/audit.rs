@@ -3,7 +3,10 @@
 use alloc::format;
 use alloc::string::String;
 
-use super::{CallState, Control, ControlAddr, Ticket};
+use super::Control;
+use super::address::ControlAddr;
+use super::calls::{CallState, closes};
+use super::serving::Ticket;
 
 impl Control {
     /// Counts its calls anew; `tickets` are those of requests that are being worked on. Returns how
@@ -13,17 +16,17 @@ impl Control {
     ///
     /// What was counted otherwise, in a line.
     pub fn audit(&self, calls: usize, tickets: &[Ticket]) -> Result<u32, String> {
+        let Control { calls: own, serving, .. } = self;
         let of = |to: Option<ControlAddr>, state| {
-            let calls = self.calls.values().filter(|call| to.is_none_or(|to| call.to == to));
+            let calls = own.calls.values().filter(|call| to.is_none_or(|to| call.to == to));
             calls.filter(|call| call.state == state).count()
         };
         let (mut flying, mut waiting, mut all) = (0, 0, 0);
-        for (to, peer) in &self.peers {
+        for (to, peer) in &own.peers {
             let state = |state| of(Some(*to), state);
             let found = [CallState::Waiting, CallState::Flying, CallState::Slow].map(state);
-            let waits = |id: &&u64| {
-                self.calls.get(*id).is_some_and(|call| call.state == CallState::Waiting)
-            };
+            let waits =
+                |id: &&u64| own.calls.get(*id).is_some_and(|call| call.state == CallState::Waiting);
             let counted = [peer.waiting.iter().filter(waits).count(), peer.flying, peer.slow];
             if found != counted {
                 return Err(format!("calls to {to:?}: {found:?}, counted as {counted:?}"));
@@ -39,31 +42,31 @@ impl Control {
         let timers = [CallState::Flying, CallState::Resting, CallState::Slow, CallState::Apart];
         let timers = timers.into_iter().map(|state| of(None, state)).sum();
         let found = (calls, calls, flying, timers);
-        let counted = (self.calls.len(), all, self.flying, self.timers.len());
+        let counted = (own.calls.len(), all, own.flying, own.timers.len());
         if found != counted {
             return Err(format!("calls to peers: {found:?}, counted as {counted:?}"));
         }
-        if waiting > 0 && flying < self.config.calls_max {
+        if waiting > 0 && flying < own.calls_max {
             return Err(format!("{waiting} calls wait for room that is there"));
         }
-        let closing = self.calls.values().filter(|call| super::closes(&call.request)).count();
-        if closing != self.closes {
-            return Err(format!("calls that close: {closing}, counted as {}", self.closes));
+        let closing = own.calls.values().filter(|call| closes(&call.request)).count();
+        if closing != own.closes {
+            return Err(format!("calls that close: {closing}, counted as {}", own.closes));
         }
         let connects = tickets.iter().filter(|ticket| ticket.connect).count();
-        if connects != self.connects {
-            let counted = self.connects;
+        if connects != serving.connects {
+            let counted = serving.connects;
             return Err(format!("connects of peers: {connects}, counted as {counted}"));
         }
-        let worked_on = tickets.iter().filter(|ticket| self.serving.contains(&ticket.key()));
-        if worked_on.count() != self.serving.len() || tickets.len() != self.serving.len() {
-            let (found, counted) = (tickets.len(), self.serving.len());
+        let worked_on = tickets.iter().filter(|ticket| serving.working.contains(&ticket.key()));
+        if worked_on.count() != serving.working.len() || tickets.len() != serving.working.len() {
+            let (found, counted) = (tickets.len(), serving.working.len());
             return Err(format!("requests of peers: {found}, counted as {counted}"));
         }
-        let (kept, ordered) = (self.replies.len(), self.reply_order.len());
+        let (kept, ordered) = (serving.replies.len(), serving.reply_order.len());
         if kept != ordered {
             return Err(format!("answers kept: {kept}, counted as {ordered}"));
         }
-        Ok((self.calls.len() + tickets.len()) as u32)
+        Ok((own.calls.len() + tickets.len()) as u32)
     }
 }

@@ -1,7 +1,11 @@
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use proptest::prelude::{ProptestConfig, proptest};
 
+use super::calls::{PATIENCE_NS_MAX, RTO_NS, RTO_NS_MAX, TURN_NS};
+use super::peer::PATIENCE_NS;
+use super::serving::REPLY_NS;
 use super::*;
 use crate::message::CONTROL_BYTES_MAX;
 use crate::message::tests::end;
@@ -212,13 +216,13 @@ fn a_peer_that_only_works_on_it_keeps_nobody_else_waiting() {
                 slow += 1;
             }
         }
-        assert!(a.flying <= CONFIG.calls_max);
+        assert!(a.calls.flying <= CONFIG.calls_max);
         if let Some(due) = a.poll_timeout() {
             now = due;
             a.handle_timeout(&mut rng, now);
         }
     }
-    assert_eq!((ended, slow, a.flying), (200, 50, 0));
+    assert_eq!((ended, slow, a.calls.flying), (200, 50, 0));
     // Four at first, and then one each second.
     assert!((30 * TURN_NS..80 * TURN_NS).contains(&now.0), "{now:?}");
 }
@@ -257,14 +261,14 @@ fn kept_answers_are_bounded_and_turn_nobody_away() {
         let served = ask(&mut b, &mut rng, id, Time(0)).expect("nobody is turned away");
         b.answer(served.ticket, Answer::Closed, Time(0));
     }
-    assert_eq!((b.stats().busy, b.replies.len(), b.reply_order.len()), (0, 64, 64));
+    assert_eq!((b.stats().busy, b.serving.replies.len(), b.serving.reply_order.len()), (0, 64, 64));
     for id in 9 * most..10 * most {
         assert_eq!(ask(&mut b, &mut rng, id, Time(1)), None, "{id} was seen before");
     }
     // Those that can come no more are forgotten.
     let served = ask(&mut b, &mut rng, 10 * most, Time(REPLY_NS)).unwrap();
     b.answer(served.ticket, Answer::Closed, Time(REPLY_NS));
-    assert_eq!((b.replies.len(), b.reply_order.len()), (1, 1));
+    assert_eq!((b.serving.replies.len(), b.serving.reply_order.len()), (1, 1));
 }
 
 #[test]
@@ -342,7 +346,10 @@ fn a_dead_peer_keeps_nobody_else_waiting() {
         assert!(done.token < 50 && done.answer.is_none());
         assert!(at.0 < PATIENCE_NS + 2 * RTO_NS_MAX, "{done:?} at {at:?} was tried in vain");
     }
-    assert_eq!((a.calls(), a.flying, a.peers.len(), a.timers.len()), (0, 0, 0, 0));
+    assert_eq!(
+        (a.calls(), a.calls.flying, a.calls.peers.len(), a.calls.timers.len()),
+        (0, 0, 0, 0)
+    );
 }
 
 #[test]
@@ -447,10 +454,15 @@ fn run(
             assert!(done.answer.is_none_or(|answer| answer == expected), "{done:?}");
             assert!(ended.insert(done.token, done.answer.is_some()).is_none(), "ended twice");
         }
-        assert!(b.serving.len() <= CONFIG.serving_max && a.flying <= CONFIG.calls_max);
-        assert!(b.replies.len() <= CONFIG.replies_max);
+        assert!(
+            b.serving.working.len() <= CONFIG.serving_max && a.calls.flying <= CONFIG.calls_max
+        );
+        assert!(b.serving.replies.len() <= CONFIG.replies_max);
     }
-    assert_eq!((a.calls(), a.flying, a.timers.len(), a.peers.len()), (0, 0, 0, 0));
+    assert_eq!(
+        (a.calls(), a.calls.flying, a.calls.timers.len(), a.calls.peers.len()),
+        (0, 0, 0, 0)
+    );
     assert!(ended.values().all(|answered| *answered), "a request failed");
     now
 }

@@ -32,7 +32,7 @@ impl<M: Memory> Hw<M> {
             payer = memory.payer();
             let ticket = Ticket { qpn, part, serial };
             let (offset, len) = (place.offset, bytes.len());
-            self.regions.count_errand(place.region, true);
+            self.regions.keys.count_errand(place.region, true);
             let _room = room.unwrap_or_else(|| self.regions.desk.ledger.insist(payer, len));
             let errand = Errand { memory, offset, bytes, writes, len, place, ticket, _room };
             errands.waiting.push_back(errand);
@@ -107,7 +107,7 @@ impl<M: Memory> Rnic<M> {
         let hw = &mut self.hw;
         in_range("bytes", bytes.len() as u64, 0, u64::from(ERRAND_BYTES_MAX))?;
         hw.cqs.require(cq.0)?;
-        let piece = hw.regions.piece(mr, offset, bytes.len() as u64);
+        let piece = hw.regions.keys.piece(mr, offset, bytes.len() as u64);
         match piece.and_then(|place| hw.regions.write(place, bytes)) {
             Ok(()) => Ok(true),
             Err(Refused::Later) if !hw.regions.desk.may_wait() => {
@@ -134,7 +134,7 @@ impl<M: Memory> Rnic<M> {
     /// nobody does any more, nothing happens.
     pub fn errand_done(&mut self, now: Time, errand: Errand<M>, done: bool) {
         let Ticket { qpn, part, .. } = errand.ticket;
-        self.hw.regions.count_errand(errand.place.region, false);
+        self.hw.regions.keys.count_errand(errand.place.region, false);
         if let Part::Region { cq, wr_id } = part {
             let status = if done { WcStatus::Success } else { WcStatus::LocProtErr };
             let wc = Wc { wr_id, status, opcode: WcOpcode::RdmaWrite, ..Wc::default() };

@@ -100,6 +100,7 @@ impl QpCore {
         access: AccessFlags,
     ) -> Result<Option<Place>, Fault> {
         hw.regions
+            .keys
             .remote(self.pd, self.qpn.get(), rkey, va, u64::from(length), access)
             .map_err(|_| Fault::Access)
     }

@@ -126,7 +126,7 @@ impl Inbound {
             return Ok(());
         };
         if let Tail::Inv(rkey) = end.tail
-            && hw.regions.invalidate(core.pd, core.qpn.get(), rkey).is_err()
+            && hw.regions.keys.invalidate(core.pd, core.qpn.get(), rkey).is_err()
         {
             return Err(self.fail_receive(core, hw, WcStatus::LocAccessErr, Fault::Access));
         }

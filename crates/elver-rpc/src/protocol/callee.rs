@@ -1,12 +1,17 @@
 //! The server's end of a connection.
 
+mod arrivals;
+mod counters;
+mod event;
+mod slot;
+
 use crate::status::{Code, Executed, Status};
 
-use super::fault::Fault;
-use super::frame::{
-    FLAG_END, FLAG_NOT_EXECUTED, FLAG_STREAM, HEADER_BYTES, Header, MAJOR, NO_DEADLINE,
-};
-use super::greeting::{Greeting, versions_differ};
+pub use self::counters::CalleeCounters;
+pub use self::event::Event;
+use self::slot::{Slot, State};
+use super::frame::{FLAG_NOT_EXECUTED, Header, NO_DEADLINE};
+use super::greeting::Greeting;
 use super::kind::{CallId, Kind};
 use super::limits::Limits;
 use super::outbox::{Outbox, Outlet, Step};
@@ -31,119 +36,6 @@ pub struct Callee {
     /// No deadline passes before.
     next_deadline: u64,
     counters: CalleeCounters,
-}
-
-/// What a server's end did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CalleeCounters {
-    /// Requests that came.
-    pub requests: u64,
-    /// Those that were handed on.
-    pub handed_on: u64,
-    /// Those that were answered with success.
-    pub succeeded: u64,
-    /// Those that were answered with a status.
-    pub failed: u64,
-    /// Of these, those whose deadline had passed, before they were handed on or after.
-    pub expired: u64,
-    /// Of these, those that the client cancelled.
-    pub cancelled: u64,
-    /// Of these, those beyond a limit of bytes.
-    pub exhausted: u64,
-    /// Answers to calls that had been answered: cancelled, or too late.
-    pub answers_dropped: u64,
-    /// Frames of calls that had been answered, passed over.
-    pub late: u64,
-    /// Frames of later versions, passed over.
-    pub passed_over: u64,
-    /// What the client sent that cannot be.
-    pub faults: u64,
-}
-
-impl CalleeCounters {
-    /// Adds another's.
-    pub fn add(&mut self, other: &CalleeCounters) {
-        let CalleeCounters { requests, handed_on, succeeded, failed, expired, .. } = *other;
-        let CalleeCounters { cancelled, exhausted, answers_dropped, .. } = *other;
-        self.requests += requests;
-        self.handed_on += handed_on;
-        self.succeeded += succeeded;
-        self.failed += failed;
-        self.expired += expired;
-        self.cancelled += cancelled;
-        self.exhausted += exhausted;
-        self.answers_dropped += answers_dropped;
-        self.late += other.late;
-        self.passed_over += other.passed_over;
-        self.faults += other.faults;
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
-    #[default]
-    Free,
-    /// Its message comes.
-    Reading,
-    /// It was handed on.
-    Running,
-    /// Its answer goes.
-    Answering,
-}
-
-#[derive(Debug, Default)]
-struct Slot {
-    turn: u32,
-    state: State,
-    method: u32,
-    deadline: u64,
-    total: u32,
-    /// The request's message, if it came in pieces.
-    message: Vec<u8>,
-    /// What `held` has of it.
-    reserved: u64,
-    upload: Option<Upload>,
-    /// Bytes of a stream back that went, and that may go.
-    streamed: u64,
-    allowed: u64,
-}
-
-/// A stream from the client.
-#[derive(Clone, Copy, Debug)]
-struct Upload {
-    came: u64,
-    allowed: u64,
-    ungranted: u64,
-    ended: bool,
-}
-
-/// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event<'a> {
-    /// A call, with its whole message.
-    Call {
-        /// Which.
-        call: CallId,
-        /// Its method.
-        method: u32,
-        /// When nobody waits for it any more.
-        deadline_us: Option<u64>,
-        /// Whether a stream follows.
-        uploads: bool,
-        /// The message.
-        message: &'a [u8],
-    },
-    /// Bytes of a call's stream.
-    Piece {
-        /// Which call.
-        call: CallId,
-        /// The bytes.
-        bytes: &'a [u8],
-        /// No more will come.
-        ends: bool,
-    },
-    /// A call was cancelled, and has its answer: it may be forgotten.
-    Cancelled(CallId),
 }
 
 /// How a call is answered.
@@ -206,236 +98,8 @@ impl Callee {
         self.outbox.greet(header, status.sent_message(self.outbox.chunk()).as_bytes());
     }
 
-    /// Takes a frame in.
-    ///
-    /// # Errors
-    /// [`Fault`]: the connection is over.
-    pub fn handle<'a>(
-        &'a mut self,
-        now_us: u64,
-        frame: &'a [u8],
-    ) -> Result<Option<Event<'a>>, Fault> {
-        if self.over {
-            return Ok(None);
-        }
-        match self.take(now_us, frame) {
-            Ok(taken) => Ok(taken.map(|taken| self.event(taken, frame))),
-            Err(fault) => {
-                self.counters.faults += 1;
-                self.over = true;
-                Err(fault)
-            }
-        }
-    }
-
-    fn take(&mut self, now_us: u64, frame: &[u8]) -> Result<Option<Taken>, Fault> {
-        if self.client.is_none() && frame.len() >= HEADER_BYTES && frame[0] != MAJOR {
-            // Of another version: what its greeting begins with is the same in all of them.
-            let version = frame[0];
-            if frame[1] != Kind::Hello as u8 {
-                return Err(Fault::Version { version });
-            }
-            self.refuse_version(&frame[HEADER_BYTES..])?;
-            return Ok(None);
-        }
-        let Some(header) = Header::decode(frame)? else {
-            self.counters.passed_over += 1;
-            return Ok(None);
-        };
-        let body = &frame[HEADER_BYTES..];
-        let unexpected = Fault::Unexpected { kind: header.kind };
-        match (header.kind, &self.client) {
-            (Kind::Hello, None) => self.hello(body).map(|()| None),
-            (_, None) => Err(unexpected),
-            (Kind::Request, Some(_)) => self.request(now_us, &header, body),
-            (Kind::Piece, Some(_)) => self.piece(now_us, &header, body),
-            (Kind::Stream, Some(_)) => self.stream(&header),
-            (Kind::Credit, Some(_)) => self.credit(&header).map(|()| None),
-            (Kind::Cancel, Some(_)) => self.cancelled(&header),
-            _ => Err(unexpected),
-        }
-    }
-
-    fn event<'a>(&'a self, taken: Taken, frame: &'a [u8]) -> Event<'a> {
-        let body = &frame[HEADER_BYTES..];
-        match taken {
-            Taken::Call(call, is_whole) => {
-                let slot = &self.slots[call.slot as usize];
-                Event::Call {
-                    call,
-                    method: slot.method,
-                    deadline_us: Some(slot.deadline).filter(|deadline| *deadline != NO_DEADLINE),
-                    uploads: slot.upload.is_some(),
-                    message: if is_whole { body } else { &slot.message },
-                }
-            }
-            Taken::Piece(call, ends) => Event::Piece { call, bytes: body, ends },
-            Taken::Cancelled(call) => Event::Cancelled(call),
-        }
-    }
-
-    fn hello(&mut self, body: &[u8]) -> Result<(), Fault> {
-        if Greeting::version_of(body)?.0 != u16::from(MAJOR) {
-            return self.refuse_version(body);
-        }
-        self.client = Some(Greeting::decode(body)?);
-        let Limits { calls, message_bytes, window, .. } = self.limits;
-        self.slots.resize_with(calls as usize, Slot::default);
-        self.outbox.set_slots(calls);
-        let welcome = Greeting { group: self.group, ..Greeting::new(window, message_bytes, calls) };
-        self.outbox.greet(Header::new(Kind::Welcome, CallId::default()), &welcome.encode());
-        Ok(())
-    }
-
-    fn refuse_version(&mut self, body: &[u8]) -> Result<(), Fault> {
-        let theirs = Greeting::version_of(body)?;
-        let why = versions_differ(theirs, Greeting::new(0, 0, 0).version);
-        self.refuse(&Status::new(Code::FailedPrecondition, why));
-        Ok(())
-    }
-
-    fn request(
-        &mut self,
-        now_us: u64,
-        header: &Header,
-        body: &[u8],
-    ) -> Result<Option<Taken>, Fault> {
-        let (call, slots) = (header.call, self.slots.len() as u32);
-        let out_of_range = Fault::Slot { slot: call.slot, slots };
-        let slot = self.slots.get_mut(call.slot as usize).ok_or(out_of_range)?;
-        // Turns of calls that the client gave up before it sent them are left out.
-        let is_later = (1..1 << 31).contains(&call.turn.wrapping_sub(slot.turn));
-        if slot.state != State::Free || !is_later || call.turn == 0 {
-            return Err(Fault::Turn { call, turn: slot.turn });
-        }
-        self.counters.requests += 1;
-        self.under_way += 1;
-        let is_whole = header.len == header.total;
-        (slot.turn, slot.state) = (call.turn, State::Reading);
-        (slot.method, slot.total) = (header.method, header.total);
-        slot.deadline = match header.value {
-            NO_DEADLINE => NO_DEADLINE,
-            left => now_us.saturating_add(left),
-        };
-        let window = u64::from(self.limits.window);
-        let upload = Upload { came: 0, allowed: window, ungranted: 0, ended: false };
-        slot.upload = (header.flags & FLAG_STREAM != 0).then_some(upload);
-        let back = self.client.as_ref().map_or(0, |client| client.window);
-        (slot.streamed, slot.allowed) = (0, back.into());
-        self.next_deadline = self.next_deadline.min(slot.deadline);
-
-        let total = u64::from(header.total);
-        if header.value == 0 {
-            return self.too_late(call);
-        }
-        let max = self.limits.message_bytes;
-        if header.total > max {
-            self.counters.exhausted += 1;
-            let why = format!("a request of {total} bytes is longer than the {max} that are taken");
-            self.answer_unheard(call, &Status::new(Code::ResourceExhausted, why));
-            return Ok(None);
-        }
-        if is_whole {
-            self.hand_on(call);
-            return Ok(Some(Taken::Call(call, true)));
-        }
-        if let Err(full) = self.held.take(total) {
-            self.counters.exhausted += 1;
-            self.answer_unheard(call, &Status::new(Code::ResourceExhausted, full.to_string()));
-            return Ok(None);
-        }
-        let slot = &mut self.slots[call.slot as usize];
-        slot.reserved = total;
-        slot.message.extend_from_slice(body);
-        Ok(None)
-    }
-
-    fn hand_on(&mut self, call: CallId) {
-        self.slots[call.slot as usize].state = State::Running;
-        self.counters.handed_on += 1;
-    }
-
-    fn too_late(&mut self, call: CallId) -> Result<Option<Taken>, Fault> {
-        self.counters.expired += 1;
-        let why = "the deadline had passed before the call was begun";
-        self.answer_unheard(call, &Status::new(Code::DeadlineExceeded, why));
-        Ok(None)
-    }
-
-    /// The slot of a call; none if it has been answered.
-    fn current(&mut self, header: &Header) -> Result<Option<&mut Slot>, Fault> {
-        let CallId { slot, turn } = header.call;
-        let no_call = Fault::NoCall { kind: header.kind, call: header.call };
-        let at = self.slots.get_mut(slot as usize).ok_or(no_call)?;
-        // Before its first turn a slot has none.
-        if at.turn != turn || turn == 0 && at.state == State::Free {
-            return Err(no_call);
-        }
-        if matches!(at.state, State::Free | State::Answering) {
-            self.counters.late += 1;
-            return Ok(None);
-        }
-        Ok(Some(at))
-    }
-
-    fn piece(&mut self, now_us: u64, header: &Header, body: &[u8]) -> Result<Option<Taken>, Fault> {
-        let Some(slot) = self.current(header)? else { return Ok(None) };
-        let bytes = slot.message.len() as u64 + body.len() as u64;
-        if slot.state != State::Reading || bytes > u64::from(slot.total) {
-            return Err(Fault::TooMuch { total: slot.total, bytes });
-        }
-        slot.message.extend_from_slice(body);
-        if bytes < u64::from(slot.total) {
-            return Ok(None);
-        }
-        if slot.deadline <= now_us {
-            return self.too_late(header.call);
-        }
-        self.hand_on(header.call);
-        Ok(Some(Taken::Call(header.call, false)))
-    }
-
-    fn stream(&mut self, header: &Header) -> Result<Option<Taken>, Fault> {
-        let Some(slot) = self.current(header)? else { return Ok(None) };
-        let no_call = Fault::NoCall { kind: header.kind, call: header.call };
-        let is_running = slot.state == State::Running;
-        let upload = slot.upload.as_mut().filter(|_| is_running).ok_or(no_call)?;
-        upload.came += u64::from(header.len);
-        let (bytes, allowed) = (upload.came, upload.allowed);
-        if bytes > allowed || upload.ended {
-            return Err(Fault::Credit { bytes, allowed });
-        }
-        upload.ended = header.flags & FLAG_END != 0;
-        Ok(Some(Taken::Piece(header.call, upload.ended)))
-    }
-
-    fn credit(&mut self, header: &Header) -> Result<(), Fault> {
-        let Some(slot) = self.current(header)? else { return Ok(()) };
-        let allowed = slot.allowed.checked_add(header.value);
-        slot.allowed = allowed.ok_or(Fault::Field { kind: Kind::Credit })?;
-        Ok(())
-    }
-
-    fn cancelled(&mut self, header: &Header) -> Result<Option<Taken>, Fault> {
-        let call = header.call;
-        let Some(slot) = self.current(header)? else { return Ok(None) };
-        let was_running = slot.state == State::Running;
-        self.counters.cancelled += 1;
-        let status = Status::new(Code::Cancelled, "the client cancelled it");
-        if was_running {
-            self.fail(call, &status, Executed::Maybe);
-            return Ok(Some(Taken::Cancelled(call)));
-        }
-        self.answer_unheard(call, &status);
-        Ok(None)
-    }
-
-    fn answer_unheard(&mut self, call: CallId, status: &Status) {
-        self.fail(call, status, Executed::No);
-    }
-
     /// Answers with a status, in its turn.
-    fn fail(&mut self, call: CallId, status: &Status, executed: Executed) {
+    pub(super) fn fail(&mut self, call: CallId, status: &Status, executed: Executed) {
         self.counters.failed += 1;
         self.done(call);
         let message = status.sent_message(self.outbox.chunk()).as_bytes();
@@ -528,13 +192,9 @@ impl Callee {
         if !self.is_running(call) {
             return;
         }
-        let window = u64::from(self.limits.window);
-        let slot = &mut self.slots[call.slot as usize];
-        let Some(upload) = &mut slot.upload else { return };
-        upload.ungranted += bytes as u64;
-        if upload.ungranted >= window.div_ceil(2) && !upload.ended {
-            let bytes = std::mem::take(&mut upload.ungranted);
-            upload.allowed += bytes;
+        let upload = &mut self.slots[call.slot as usize].upload;
+        let more = upload.as_mut().and_then(|it| it.read(bytes, self.limits.window, true));
+        if let Some(bytes) = more {
             self.outbox.credit(call, bytes);
         }
     }
@@ -544,9 +204,7 @@ impl Callee {
         if !self.is_running(call) || !self.outbox.is_free(call.slot) {
             return 0;
         }
-        let slot = &self.slots[call.slot as usize];
-        let allowed = slot.allowed - slot.streamed;
-        usize::try_from(allowed).map_or(self.outbox.chunk(), |most| most.min(self.outbox.chunk()))
+        self.slots[call.slot as usize].back.room(self.outbox.chunk())
     }
 
     /// Sends bytes of a stream back, no more than [`Callee::stream_room`]: `fill` adds them to an empty
@@ -559,7 +217,7 @@ impl Callee {
             len = into.len();
         });
         assert!(len <= room, "a stream keeps to its room");
-        self.slots[call.slot as usize].streamed += len as u64;
+        self.slots[call.slot as usize].back.send(len);
     }
 
     /// Answers calls whose deadline has passed, and tells of those that were handed on.
@@ -608,12 +266,4 @@ impl Callee {
             }
         }
     }
-}
-
-/// What a frame led to.
-enum Taken {
-    /// A call; whether its message is the frame's.
-    Call(CallId, bool),
-    Piece(CallId, bool),
-    Cancelled(CallId),
 }

@@ -1,12 +1,15 @@
 //! The client's end of a connection.
 
+mod arrivals;
+mod slot;
+
 use crate::status::{Code, Executed, Status};
 
-use super::fault::Fault;
-use super::frame::{
-    FLAG_END, FLAG_NOT_EXECUTED, FLAG_STREAM, HEADER_BYTES, Header, MAJOR, NO_DEADLINE,
-};
-use super::greeting::{Greeting, versions_differ};
+pub use self::slot::Outcome;
+use self::slot::{Download, Slot, Upload};
+use super::flow::Outflow;
+use super::frame::{FLAG_END, FLAG_STREAM, Header, NO_DEADLINE};
+use super::greeting::Greeting;
 use super::kind::{CallId, Kind};
 use super::limits::Limits;
 use super::outbox::{Outbox, Outlet, Step};
@@ -54,57 +57,6 @@ pub struct CallerCounters {
     pub passed_over: u64,
     /// What the server sent that cannot be.
     pub faults: u64,
-}
-
-#[derive(Debug, Default)]
-struct Slot {
-    turn: u32,
-    /// The server owes an answer.
-    owed: bool,
-    /// Somebody here waits for it.
-    held: bool,
-    /// It is not free.
-    taken: bool,
-    outcome: Option<Outcome>,
-    deadline: u64,
-    /// Bytes of the response's message, once it has begun, and those that came.
-    total: Option<u32>,
-    came: u32,
-    /// The response's message.
-    message: Vec<u8>,
-    /// What `held_bytes` has of it.
-    reserved: u64,
-    upload: Option<Upload>,
-    download: Option<Download>,
-}
-
-/// A stream to the server.
-#[derive(Clone, Copy, Debug)]
-struct Upload {
-    sent: u64,
-    allowed: u64,
-    ended: bool,
-}
-
-/// A stream from the server, which a method may have that was not called for one.
-#[derive(Debug)]
-struct Download {
-    wanted: bool,
-    bytes: Vec<u8>,
-    read: usize,
-    came: u64,
-    allowed: u64,
-    ungranted: u64,
-    ended: bool,
-}
-
-/// How a call ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// With a message.
-    Answered,
-    /// With a status, the server's or one of this end.
-    Failed(Status, Executed),
 }
 
 /// What a call is to be.
@@ -186,17 +138,8 @@ impl Caller {
         (at.owed, at.held, at.taken) = (true, true, true);
         (at.outcome, at.total, at.came) = (None, None, 0);
         at.deadline = call.deadline_us.unwrap_or(NO_DEADLINE);
-        at.upload =
-            call.uploads.then_some(Upload { sent: 0, allowed: window.into(), ended: false });
-        at.download = Some(Download {
-            wanted: call.downloads,
-            bytes: Vec::new(),
-            read: 0,
-            came: 0,
-            allowed: self.limits.window.into(),
-            ungranted: 0,
-            ended: false,
-        });
+        at.upload = call.uploads.then_some(Upload { flow: Outflow::new(window), ended: false });
+        at.download = Some(Download::new(call.downloads, self.limits.window));
         self.next_deadline = self.next_deadline.min(at.deadline);
         self.counters.begun += 1;
         let id = CallId { slot, turn: at.turn };
@@ -234,176 +177,8 @@ impl Caller {
         })
     }
 
-    /// Takes a frame in.
-    ///
-    /// # Errors
-    /// [`Fault`]: the connection is over.
-    pub fn handle(&mut self, frame: &[u8]) -> Result<(), Fault> {
-        match self.take(frame) {
-            Ok(()) => Ok(()),
-            Err(fault) => {
-                self.counters.faults += 1;
-                let why = format!("the server broke the protocol: {fault}");
-                self.disconnect(&Status::new(Code::Unavailable, why));
-                Err(fault)
-            }
-        }
-    }
-
-    fn take(&mut self, frame: &[u8]) -> Result<(), Fault> {
-        if self.server.is_none() && frame.len() >= HEADER_BYTES && frame[0] != MAJOR {
-            return self.refused_by_version(frame);
-        }
-        let Some(header) = Header::decode(frame)? else {
-            self.counters.passed_over += 1;
-            return Ok(());
-        };
-        let body = &frame[HEADER_BYTES..];
-        let unexpected = Fault::Unexpected { kind: header.kind };
-        if self.over.is_some() {
-            return Err(unexpected);
-        }
-        match header.kind {
-            Kind::Welcome if self.server.is_none() => {
-                let greeting = Greeting::decode(body)?;
-                // What the server may have of us is bounded as well.
-                let calls = greeting.calls.min(self.limits.calls);
-                self.slots.resize_with(calls as usize, Slot::default);
-                self.free = (0..calls).rev().collect();
-                self.outbox.set_slots(calls);
-                self.server = Some(greeting);
-                Ok(())
-            }
-            Kind::Refused if self.server.is_none() => {
-                self.disconnect(&told(header.code, body));
-                Ok(())
-            }
-            _ if self.server.is_none() => Err(unexpected),
-            Kind::Response => self.response(&header, body),
-            Kind::Piece => self.piece(&header, body),
-            Kind::Stream => self.stream(&header, body),
-            Kind::Credit => self.credit(&header),
-            _ => Err(unexpected),
-        }
-    }
-
-    /// An answer of another version: a refusal says which, in the words that all versions have.
-    fn refused_by_version(&mut self, frame: &[u8]) -> Result<(), Fault> {
-        let version = frame[0];
-        if frame[1] != Kind::Refused as u8 {
-            return Err(Fault::Version { version });
-        }
-        let ours = Greeting::new(0, 0, 0).version;
-        let why = versions_differ(ours, (version.into(), 0));
-        self.disconnect(&Status::new(Code::FailedPrecondition, why));
-        Ok(())
-    }
-
-    /// The slot of a call that the server owes an answer.
-    fn owed(&mut self, header: &Header) -> Result<&mut Slot, Fault> {
-        let CallId { slot, turn } = header.call;
-        let no_call = Fault::NoCall { kind: header.kind, call: header.call };
-        let at = self.slots.get_mut(slot as usize).ok_or(no_call)?;
-        if !at.owed || at.turn != turn || self.outbox.is_unasked(slot) {
-            return Err(no_call);
-        }
-        Ok(at)
-    }
-
-    fn response(&mut self, header: &Header, body: &[u8]) -> Result<(), Fault> {
-        let (max, held_max) = (self.limits.message_bytes, self.limits.held_bytes);
-        let held = self.held_bytes;
-        let is_sent = self.outbox.is_sent(header.call.slot);
-        let slot = self.owed(header)?;
-        if slot.total.is_some() {
-            return Err(Fault::Unexpected { kind: Kind::Response });
-        }
-        if header.code != 0 {
-            let executed = match header.flags & FLAG_NOT_EXECUTED {
-                0 => Executed::Maybe,
-                _ => Executed::No,
-            };
-            self.ended(header.call, Outcome::Failed(told(header.code, body), executed));
-            return Ok(());
-        }
-        // What has not gone whole cannot have succeeded.
-        let is_sent = is_sent && slot.upload.is_none_or(|upload| upload.ended);
-        if slot.outcome.is_none() && !is_sent {
-            return Err(Fault::Unexpected { kind: Kind::Response });
-        }
-        (slot.total, slot.came) = (Some(header.total), header.len);
-        let (total, is_whole) = (header.total, header.len == header.total);
-        let is_held = slot.held && slot.outcome.is_none();
-        let fits = total <= max && (is_whole || held + u64::from(total) <= held_max);
-        if is_held && fits {
-            slot.message.clear();
-            slot.message.extend_from_slice(body);
-            slot.reserved = if is_whole { 0 } else { total.into() };
-            self.held_bytes += slot.reserved;
-        } else if is_held {
-            self.counters.too_long += 1;
-            let why = format!("an answer of {total} bytes is longer than this end takes");
-            self.give_up(header.call, Status::new(Code::ResourceExhausted, why));
-        }
-        if is_whole {
-            self.ended(header.call, Outcome::Answered);
-        }
-        Ok(())
-    }
-
-    fn piece(&mut self, header: &Header, body: &[u8]) -> Result<(), Fault> {
-        let slot = self.owed(header)?;
-        let no_call = Fault::NoCall { kind: header.kind, call: header.call };
-        let total = slot.total.ok_or(no_call)?;
-        let bytes = u64::from(slot.came) + u64::from(header.len);
-        if bytes > u64::from(total) {
-            return Err(Fault::TooMuch { total, bytes });
-        }
-        slot.came = bytes as u32;
-        if slot.outcome.is_none() && slot.held {
-            slot.message.extend_from_slice(body);
-        }
-        if slot.came == total {
-            self.ended(header.call, Outcome::Answered);
-        }
-        Ok(())
-    }
-
-    fn stream(&mut self, header: &Header, body: &[u8]) -> Result<(), Fault> {
-        let no_call = Fault::NoCall { kind: header.kind, call: header.call };
-        let slot = self.owed(header)?;
-        if slot.total.is_some() {
-            return Err(no_call);
-        }
-        let is_held = slot.held && slot.outcome.is_none();
-        let download = slot.download.as_mut().ok_or(no_call)?;
-        download.came += body.len() as u64;
-        let (bytes, allowed) = (download.came, download.allowed);
-        if bytes > allowed || download.ended {
-            return Err(Fault::Credit { bytes, allowed });
-        }
-        download.ended = header.flags & FLAG_END != 0;
-        if !download.wanted {
-            // The server does what it was asked, and knows no better: more of this comes until it has heard.
-            let why = "the method gives a stream back: call it as a download";
-            self.give_up(header.call, Status::new(Code::InvalidArgument, why));
-        } else if is_held {
-            download.bytes.extend_from_slice(body);
-        }
-        Ok(())
-    }
-
-    fn credit(&mut self, header: &Header) -> Result<(), Fault> {
-        let slot = self.owed(header)?;
-        let no_call = Fault::NoCall { kind: header.kind, call: header.call };
-        let upload = slot.upload.as_mut().ok_or(no_call)?;
-        let allowed = upload.allowed.checked_add(header.value);
-        upload.allowed = allowed.ok_or(Fault::Field { kind: Kind::Credit })?;
-        Ok(())
-    }
-
     /// The server has answered; whoever gave up before has his outcome already.
-    fn ended(&mut self, call: CallId, outcome: Outcome) {
+    pub(super) fn ended(&mut self, call: CallId, outcome: Outcome) {
         let slot = &mut self.slots[call.slot as usize];
         slot.owed = false;
         self.outbox.forget(call.slot);
@@ -420,7 +195,7 @@ impl Caller {
     }
 
     /// This end waits no longer for an answer.
-    fn give_up(&mut self, call: CallId, status: Status) {
+    pub(super) fn give_up(&mut self, call: CallId, status: Status) {
         let slot = &mut self.slots[call.slot as usize];
         if !slot.owed || slot.outcome.is_some() {
             return;
@@ -447,7 +222,7 @@ impl Caller {
             at.message.clear();
             at.message.shrink_to(KEPT_BYTES);
             if let Some(download) = &mut at.download {
-                (download.bytes, download.read) = (Vec::new(), 0);
+                download.forget();
             }
         }
         if !at.held && !at.owed && at.taken {
@@ -554,11 +329,7 @@ impl Caller {
         if !self.outbox.is_free(call.slot) {
             return Some(0);
         }
-        let allowed = upload.allowed - upload.sent;
-        Some(
-            usize::try_from(allowed)
-                .map_or(self.outbox.chunk(), |most| most.min(self.outbox.chunk())),
-        )
+        Some(upload.flow.room(self.outbox.chunk()))
     }
 
     /// Sends bytes of a call's stream, no more than [`Caller::upload_room`]; `ends`: the last ones, of
@@ -569,7 +340,7 @@ impl Caller {
         assert!(self.outbox.is_free(call.slot), "a stream's pieces go one by one");
         let slot = &mut self.slots[call.slot as usize];
         let Some(upload) = &mut slot.upload else { return };
-        upload.sent += bytes.len() as u64;
+        upload.flow.send(bytes.len());
         upload.ended = ends;
         let flags = if ends { FLAG_END } else { 0 };
         let header = Header { flags, ..Header::new(Kind::Stream, call) };
@@ -585,27 +356,15 @@ impl Caller {
     /// Reads bytes of a call's stream: how many; none if it has ended, and all were read.
     pub fn download(&mut self, call: CallId, into: &mut [u8]) -> Option<usize> {
         self.held(call);
-        let window = u64::from(self.limits.window);
         let slot = &mut self.slots[call.slot as usize];
         let is_over = slot.outcome.is_some() || slot.total.is_some();
         let download = slot.download.as_mut().filter(|download| download.wanted)?;
-        let unread = &download.bytes[download.read..];
-        if unread.is_empty() && (download.ended || is_over) {
+        if download.is_read() && (download.flow.has_ended() || is_over) {
             return None;
         }
-        let len = unread.len().min(into.len());
-        into[..len].copy_from_slice(&unread[..len]);
-        download.read += len;
-        if download.read == download.bytes.len() {
-            download.bytes.clear();
-            download.read = 0;
-        } else if download.read > download.bytes.len() / 2 {
-            download.bytes.drain(..std::mem::take(&mut download.read));
-        }
-        download.ungranted += len as u64;
-        if download.ungranted >= window.div_ceil(2) && slot.owed && !is_over && !download.ended {
-            let bytes = std::mem::take(&mut download.ungranted);
-            download.allowed += bytes;
+        let len = download.read(into);
+        let listens = slot.owed && !is_over;
+        if let Some(bytes) = download.flow.read(len, self.limits.window, listens) {
             self.outbox.credit(call, bytes);
         }
         Some(len)
@@ -616,10 +375,4 @@ impl Caller {
         assert!(slot.held && slot.turn == call.turn, "a call is used until it is dropped");
         slot
     }
-}
-
-/// A status that came.
-fn told(code: u8, message: &[u8]) -> Status {
-    let code = Code::from_number(code).unwrap_or(Code::Unknown);
-    Status::new(code, String::from_utf8_lossy(&message[..message.len().min(Status::MESSAGE_MAX)]))
 }
