@@ -17,10 +17,10 @@ use rustix::time::Timespec;
 /// The longest that an end may take, in seconds: `timeout` ends it.
 const LIMIT: &str = "60";
 /// How long a server may take until it listens, and how often that is looked at.
-const LISTENS_WITHIN: Duration = Duration::from_secs(8);
+const LISTENS_WITHIN: Duration = Duration::from_secs(30);
 const GLANCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 /// How long a server may take to end behind its client.
-const ENDS_WITHIN: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const ENDS_WITHIN: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// What a client says whose server does not listen yet.
 const REFUSED: &str = "Connection refused";
 /// State of a socket that listens, in `/proc/net/tcp`.

@@ -20,7 +20,7 @@ use elver_testbed::scratch::Scratch;
 use crate::args::Stage;
 
 /// The longest that one end waits for the other.
-pub(crate) const STALL: Option<Duration> = Some(Duration::from_secs(10));
+pub(crate) const STALL: Option<Duration> = Some(Duration::from_secs(60));
 const REGISTRY_PORT: u16 = 4_790;
 
 /// Ports of a pair, of several at one node.
