@@ -13,6 +13,8 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::LazyLock;
+use std::time::Duration;
 use std::{io::IoSliceMut, mem::MaybeUninit};
 
 use elver::Gid;
@@ -27,6 +29,12 @@ use crate::own::Own;
 use crate::owner;
 use crate::tuple::{Side, Tuple};
 
+/// How long an end can be found, and how long an offer is good; and what says how many milliseconds that is on a machine on
+/// which a process may get no core for as long.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE_VARIABLE: &str = "ELVER_STREAMS_PATIENCE_MS";
+const PATIENCE_MS_MAX: u64 = 60_000;
+
 const MAGIC: &[u8; 6] = b"ELVTCP";
 const HELLO: u8 = 1;
 const OFFER: u8 = 2;
@@ -35,6 +43,20 @@ const OFFER_BYTES: usize = HEAD_BYTES + 16 + 2 + 16 + 8;
 const VERSION: u8 = 1;
 /// Most datagrams that may stand in a socket before it is connected: twice what systems allow (`max_dgram_qlen`).
 const BEFORE_MAX: u32 = 1_024;
+
+/// How long one end waits for the other one until they have agreed.
+pub(crate) fn patience() -> Duration {
+    static WANTED: LazyLock<Duration> = LazyLock::new(|| {
+        let told = std::env::var(PATIENCE_VARIABLE).ok();
+        told.map_or(PATIENCE, |text| wanted(&text))
+    });
+    *WANTED
+}
+
+fn wanted(text: &str) -> Duration {
+    let ms = text.parse().ok().filter(|ms| (1..=PATIENCE_MS_MAX).contains(ms));
+    ms.map_or(PATIENCE, Duration::from_millis)
+}
 
 /// What the accepting end offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
