@@ -240,6 +240,15 @@ mod tests {
 
     const OFFERED: Offer = Offer { gid: Gid([7; 16]), port: 9, nonce: [3; 16], until_ns: 1 << 50 };
 
+    #[test]
+    fn a_patience_that_cannot_be_is_a_second() {
+        assert_eq!(wanted("1"), Duration::from_millis(1));
+        assert_eq!(wanted("60000"), Duration::from_secs(60));
+        for none in ["", "0", "60001", "-5", "1s", "99999999999999999999"] {
+            assert_eq!(wanted(none), Duration::from_secs(1), "{none}");
+        }
+    }
+
     /// What two ends say to each other until one of them is offered a stream, or one can say no more.
     fn agree(acceptor: &mut Meeting, connector: &mut Meeting) -> Option<Heard> {
         for _ in 0..8 {

@@ -95,7 +95,7 @@ fn nginx_serves_wrk_from_two_processes() {
         .concat();
     let text = format!(
         "worker_processes 2;\ndaemon off;\npid {at}/pid;\nerror_log stderr;\nenv ELVER_SOCKET;\n\
-         env ELVER_STREAMS_LOG;\nevents {{ worker_connections 128; }}\nhttp {{\naccess_log off;\nsendfile on;\n\
+         env ELVER_STREAMS_LOG;\nenv ELVER_STREAMS_PATIENCE_MS;\nevents {{ worker_connections 128; }}\nhttp {{\naccess_log off;\nsendfile on;\n\
          {temporary}server {{ listen 127.0.0.1:{port}; root {at}; }}\n}}\n"
     );
     fs::write(dir.join("conf"), text).unwrap();
