@@ -104,7 +104,7 @@ fn nginx_serves_wrk_from_two_processes() {
     let server = Server::start(host.command(&words), port);
     for (file, len) in [("small", 1024), ("big", big.len())] {
         let url = format!("http://127.0.0.1:{port}/{file}");
-        let said = host.run(&["wrk", "-t", "2", "-c", "8", "-d", "1s", &url]);
+        let said = host.run(&["wrk", "-t", "2", "-c", "8", "-d", "5s", &url]);
         assert!(said.contains("Requests/sec"), "{said}");
         assert!(!said.contains("Non-2xx") && !said.contains("Socket errors"), "{said}");
         // The same connection for all of them: the later ones come by a stream.

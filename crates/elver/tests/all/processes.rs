@@ -10,7 +10,7 @@ use elver::{
     WcStatus,
 };
 use elver_portal::Listener;
-use elver_testkit::{Launch, Process, Role, copy, is_root, role, stay, wait_for, watchful};
+use elver_testkit::{Launch, Process, Role, copy, impatient, is_root, role, stay, wait_for};
 
 use crate::common::{
     ALL, TestNode, WAIT, alone, completion, config, run, session_at, succeeds, wr,
@@ -197,7 +197,7 @@ fn told_who_only_waits(
     assert_eq!(server.says(), "serves");
     let mut own = config(group, 2);
     own.meta.servers = vec![node.says()];
-    watchful(&mut own);
+    impatient(&mut own);
     let own = TestNode::start(own);
     let until = |what: &str, done: &dyn Fn(&elver::node::Status) -> bool| {
         let began = Instant::now();
@@ -256,7 +256,7 @@ fn who_only_waits_is_told_that_the_other_node_was_killed() {
             node.kill();
             server
         });
-        let gone = format!("node 127.0.{group}.1 has gone: it did not answer for 3000 ms");
+        let gone = format!("node 127.0.{group}.1 has gone: it did not answer for 500 ms");
         assert!(told.contains(&gone), "{told}");
     }
 }
