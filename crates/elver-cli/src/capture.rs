@@ -26,7 +26,7 @@ const MODE: u32 = 0o600;
 /// How often it is told how many packets there are.
 const LIVE_PAUSE: Duration = Duration::from_millis(250);
 /// How long a node may take to end a capture.
-const END_WAIT: Duration = Duration::from_secs(5);
+const END_WAIT: Duration = Duration::from_secs(60);
 /// Types of pcapng blocks.
 const STATISTICS: u32 = 5;
 const PACKET: u32 = 6;

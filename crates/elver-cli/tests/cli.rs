@@ -115,7 +115,7 @@ fn server<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Server {
             let _ = said.send(line);
         }
     });
-    let first = says.recv_timeout(Duration::from_secs(20)).expect("the server said nothing");
+    let first = says.recv_timeout(Duration::from_secs(60)).expect("the server said nothing");
     assert!(first.starts_with("serving "), "{first}");
     server
 }

@@ -21,7 +21,7 @@ const TIMEOUT: u8 = 18;
 /// Bytes of the region.
 const REGION: u64 = 64 << 10;
 /// How long one end waits for the other.
-const WAIT: Duration = Duration::from_secs(10);
+const WAIT: Duration = Duration::from_secs(60);
 
 /// A connected QP with what it needs.
 pub(crate) struct Bare {

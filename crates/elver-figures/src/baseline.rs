@@ -14,7 +14,7 @@ const PORT: u16 = 18_517;
 /// Bytes that a TCP write hands over.
 const CHUNK: usize = 1 << 20;
 /// How long an end waits for a packet before it gives up.
-const STALL: Duration = Duration::from_secs(5);
+const STALL: Duration = Duration::from_secs(60);
 
 /// Round trips of a packet of `size` bytes, both sides spinning; the median in microseconds.
 pub(crate) fn udp_ping_pong(

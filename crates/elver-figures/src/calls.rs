@@ -32,7 +32,7 @@ const REGISTRATIONS: usize = 20;
 const PORT: u16 = 7;
 /// Bytes that are registered.
 const MR: usize = 4 << 20;
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

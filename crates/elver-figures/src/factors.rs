@@ -36,7 +36,7 @@ const REGIONS: usize = 1_000;
 const REGION: u64 = 4_096;
 /// The node whose processes are on its own host.
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 77, 0, 1));
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 const ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::REMOTE_READ);
 
 /// A row: its name, what it is compared with, and how it is measured.

@@ -37,7 +37,7 @@ const FORKS: usize = 200;
 const REGION: usize = 4_096;
 /// Bytes that a child registers.
 const MR: u64 = 32 << 10;
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 /// The most that a child's first READ, and a fork, may take: Swift's goals here.
 const READ_US_MAX: f64 = 30.0;
 const FORK_RATIO_MAX: f64 = 1.2;

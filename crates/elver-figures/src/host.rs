@@ -38,7 +38,7 @@ const QUOTA: &str = "quota.sessions = 2048";
 /// What is not sent to needs no port that is bound.
 const PORT: u16 = 1;
 /// The longest that a storm may take.
-const STORM: Duration = Duration::from_secs(30);
+const STORM: Duration = Duration::from_secs(60);
 
 /// A host: a daemon, a process that offers memory, and nothing else.
 pub(crate) struct Host {

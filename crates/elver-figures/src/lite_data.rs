@@ -40,7 +40,7 @@ const LITE_SQ: u32 = 292;
 const WINDOW: usize = 48;
 const PORT: u16 = 7;
 /// A READ that takes longer has failed.
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 const NAMES: [&str; 3] = ["lite", "vqp-rc", "vqp-dc"];
 
 #[derive(Debug, Args)]

@@ -32,7 +32,7 @@ const PEERS_JUDGED: u64 = 5_000;
 const MB_MAX: f64 = 6.3;
 const ADDRESSES: [Ipv4Addr; 3] =
     [Ipv4Addr::new(127, 79, 0, 1), Ipv4Addr::new(127, 79, 0, 2), Ipv4Addr::new(127, 79, 0, 3)];
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 const REGION: u64 = 4_096;
 
 const MEMORY_EXAMPLES: &str = "\

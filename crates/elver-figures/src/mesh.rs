@@ -29,7 +29,7 @@ use crate::report::rows::{self, Figure, Row};
 
 const PORT: u16 = 7;
 /// A mesh that takes longer has failed.
-const STALL: Duration = Duration::from_secs(20);
+const STALL: Duration = Duration::from_secs(60);
 
 /// Workers' connects that a node takes before its engine turns, as a daemon takes them from the rings
 /// of its clients.

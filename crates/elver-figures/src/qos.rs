@@ -27,7 +27,7 @@ const FLOODS: usize = 4;
 const FLOOD_DEPTH: u64 = 16;
 const FLOOD_BYTES: u32 = 65_536;
 /// A READ that takes longer has failed.
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 
 /// A row: what is there beside the READs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use crate::report::rows::Figure;
 
 const PORT: u16 = 7;
 /// A storm that takes longer has failed.
-const STALL: Duration = Duration::from_secs(20);
+const STALL: Duration = Duration::from_secs(60);
 /// Depth of a VQP in a storm: many QPs of the rivals stand at once.
 const DEPTH: u32 = 16;
 

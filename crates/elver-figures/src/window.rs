@@ -7,7 +7,7 @@ use elver_testbed::sample::{Clock, Sample};
 use elver_verbs::{Payload, SendFlags, SendOp, SendWr, Sge};
 
 /// An operation that takes longer has failed.
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 
 /// How much is under way, and for how long.
 #[derive(Clone, Copy, Debug)]

@@ -25,7 +25,7 @@ const BUFFERS: u32 = 16;
 /// What a message has in front of its bytes, with room to spare.
 const HEADER: u32 = 256;
 /// An echo that takes longer has failed.
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 
 /// How a message gets to its receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,6 +13,8 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::LazyLock;
+use std::time::Duration;
 use std::{io::IoSliceMut, mem::MaybeUninit};
 
 use elver::Gid;
@@ -27,6 +29,12 @@ use crate::own::Own;
 use crate::owner;
 use crate::tuple::{Side, Tuple};
 
+/// How long an end can be found, and how long an offer is good; and what says how many milliseconds that is on a machine on
+/// which a process may get no core for as long.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE_VARIABLE: &str = "ELVER_STREAMS_PATIENCE_MS";
+const PATIENCE_MS_MAX: u64 = 60_000;
+
 const MAGIC: &[u8; 6] = b"ELVTCP";
 const HELLO: u8 = 1;
 const OFFER: u8 = 2;
@@ -35,6 +43,20 @@ const OFFER_BYTES: usize = HEAD_BYTES + 16 + 2 + 16 + 8;
 const VERSION: u8 = 1;
 /// Most datagrams that may stand in a socket before it is connected: twice what systems allow (`max_dgram_qlen`).
 const BEFORE_MAX: u32 = 1_024;
+
+/// How long one end waits for the other one until they have agreed.
+pub(crate) fn patience() -> Duration {
+    static WANTED: LazyLock<Duration> = LazyLock::new(|| {
+        let told = std::env::var(PATIENCE_VARIABLE).ok();
+        told.map_or(PATIENCE, |text| wanted(&text))
+    });
+    *WANTED
+}
+
+fn wanted(text: &str) -> Duration {
+    let ms = text.parse().ok().filter(|ms| (1..=PATIENCE_MS_MAX).contains(ms));
+    ms.map_or(PATIENCE, Duration::from_millis)
+}
 
 /// What the accepting end offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,6 +239,15 @@ mod tests {
     }
 
     const OFFERED: Offer = Offer { gid: Gid([7; 16]), port: 9, nonce: [3; 16], until_ns: 1 << 50 };
+
+    #[test]
+    fn a_patience_that_cannot_be_is_a_second() {
+        assert_eq!(wanted("1"), Duration::from_millis(1));
+        assert_eq!(wanted("60000"), Duration::from_secs(60));
+        for none in ["", "0", "60001", "-5", "1s", "99999999999999999999"] {
+            assert_eq!(wanted(none), Duration::from_secs(1), "{none}");
+        }
+    }
 
     /// What two ends say to each other until one of them is offered a stream, or one can say no more.
     fn agree(acceptor: &mut Meeting, connector: &mut Meeting) -> Option<Heard> {

@@ -18,7 +18,7 @@ use elver_verbs::{
 use crate::cluster::REGISTRY_PORT;
 
 /// The longest that one step of a benchmark may take.
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 /// Time between two looks at whether a node is registered.
 const REGISTER_LOOK: Duration = Duration::from_micros(200);
 const ALL: AccessFlags = AccessFlags::LOCAL_WRITE

@@ -14,7 +14,7 @@ use crate::node::Node;
 use crate::pair::{self, Placement};
 
 /// The longest that one end waits for the other.
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 /// Rounds between two looks at whether the other end is still there.
 const ROUNDS: u32 = 1024;
 /// Rounds between two looks at hosts that nobody speaks with but to see that they are there.

@@ -35,7 +35,7 @@ const BESIDE: [IpAddr; 2] =
 /// First of the addresses that the server's end has for many hosts, a /24 of them.
 const HOSTS: [Ipv4Addr; 2] = [Ipv4Addr::new(127, 0, 4, 1), Ipv4Addr::new(10, 9, 4, 1)];
 /// How long one end waits for the other to be ready.
-pub(crate) const READY_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const READY_WAIT: Duration = Duration::from_secs(60);
 
 /// How long the server waits for a connection before it looks whether the client is still there.
 const ACCEPT_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };

@@ -26,7 +26,7 @@ pub const PORT: u16 = 18_518;
 /// Bytes of the echo.
 const ECHO: usize = 8;
 /// How long one end waits for the other.
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 /// How long one of many clients looks before it sleeps: as long as the client library does.
 const SPIN: Duration = Duration::from_micros(200);
 /// Core of a server that has a thread of its own.

@@ -22,7 +22,7 @@ mod wait;
 pub use allocations::{Count, Counting, allocations};
 pub use examples::Examples;
 pub use libraries::{handler_library, python_module, verbs_archive};
-pub use nodes::{Place, TestNode, impatient, patient};
+pub use nodes::{Place, TestNode, impatient, patient, watchful};
 pub use process::{Launch, Process, Role, copy, is_root, role, stay};
 pub use standing::Standing;
 pub use wait::{PATIENCE, WAIT, hears_within_a_second, wait_for};

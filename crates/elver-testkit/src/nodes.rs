@@ -35,6 +35,12 @@ pub fn impatient(config: &mut Config) {
     config.pool.keep_alive_ms = Config::default().pool.keep_alive_ms;
 }
 
+/// Has a node find out within some seconds that a peer is gone, and takes nobody for dead that had no core for less: where
+/// one goes, and it does not matter how soon that is heard of.
+pub fn watchful(config: &mut Config) {
+    config.pool.keep_alive_ms = 3_000;
+}
+
 /// Leaves a node as [`Place::config`] has it: for a test in which nobody goes without a word, and where one that had no core for half
 /// a second would be taken for gone too early.
 pub fn patient(_: &mut Config) {}

@@ -31,7 +31,7 @@ const ASLEEP: Duration = Duration::from_millis(5);
 /// TCP is measured for so long.
 const TCP: Duration = Duration::from_millis(100);
 /// What a killed process had must be back within this.
-const RECLAIM_MAX: Duration = Duration::from_secs(5);
+const RECLAIM_MAX: Duration = Duration::from_secs(60);
 /// Time between two looks at the status.
 const LOOK: Duration = Duration::from_millis(2);
 /// How long the victim and the bystander run side by side before the kill.

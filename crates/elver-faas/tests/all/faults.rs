@@ -28,11 +28,11 @@ fn a_crash_is_told_and_harms_nobody_else() {
 
 #[test]
 fn a_hang_ends_with_its_time() {
-    let functions = python("bob", 61_012, &["hangs"]).replace("timeout_s = 20", "timeout_s = 1");
+    let functions = python("bob", 61_012, &["hangs"]).replace("timeout_s = 20", "timeout_s = 5");
     let mut platform = Platform::start("", &functions);
     // First in the INIT process, which is lost, then in a child, which alone is.
     let (kind, what) = platform.refusal("bob-hangs", json!("hang"));
-    assert_eq!((kind.as_str(), what.contains("1000 ms")), ("TimedOut", true), "{what}");
+    assert_eq!((kind.as_str(), what.contains("5000 ms")), ("TimedOut", true), "{what}");
     wait_for_processes(61_012, 1);
     assert_eq!(platform.answer("bob-hangs", json!(null)).0, Start::Warm);
     assert_eq!(platform.refusal("bob-hangs", json!("hang")).0, "TimedOut");
@@ -108,7 +108,7 @@ fn what_cannot_start_says_why() {
 
 #[test]
 fn who_leaves_its_group_has_no_more_time_for_it() {
-    let functions = python("petra", 61_040, &["moves"]).replace("timeout_s = 20", "timeout_s = 1");
+    let functions = python("petra", 61_040, &["moves"]).replace("timeout_s = 20", "timeout_s = 5");
     let mut platform = Platform::start("", &functions);
     assert_eq!(platform.refusal("petra-moves", json!("hang")).0, "TimedOut");
     // elver-init.
@@ -302,7 +302,7 @@ fn who_is_not_the_owner_is_refused() {
     let functions =
         python("grace", 61_017, &["echo"]) + "[owners.heidi]\nuid = 61018\ncallers = [61079]\n";
     let functions = functions
-        + "[functions.heidis]\nowner = \"heidi\"\ncode = \"@CODE@\"\nhandler = \"handlers.echo\"\n";
+        + "[functions.heidis]\nowner = \"heidi\"\ncode = \"@CODE@\"\nhandler = \"handlers.echo\"\ntimeout_s = 60\n";
     let platform = Platform::start("", &functions);
     // The sockets' directory is open to all; only the test's own hides it.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);

@@ -80,7 +80,7 @@ while True:
 "#;
 
 fn platform(uid: u32) -> Platform {
-    platform_with(uid, "")
+    platform_with(uid, "timeout_s = 60")
 }
 
 /// With more lines for its function.
@@ -107,7 +107,7 @@ fn a_program_takes_one_request_after_the_other() {
     );
     assert_eq!(headers["content-type"], "application/json");
     assert!(headers["lambda-runtime-trace-id"].as_str().unwrap().starts_with("Root=1-"));
-    assert!((0.0..=3000.0).contains(&first["left_ms"].as_f64().unwrap()), "{first}");
+    assert!((0.0..=60_000.0).contains(&first["left_ms"].as_f64().unwrap()), "{first}");
     let (start, second) = platform.answer("program", json!(2));
     assert_eq!((start, &second["pid"]), (Start::Reuse, &first["pid"]));
     let failed = platform.invoke("program", json!("fail")).unwrap();
@@ -193,7 +193,7 @@ fn a_response_that_is_too_large_is_answered_before_its_end() {
 
 #[test]
 fn many_connections_of_programs_leave_room() {
-    let functions = "[owners.carol]\nuid = 61049\n[functions.program]\nowner = \"carol\"\ncode = \"@CODE@\"\nhandler = \"bootstrap\"\nruntime = \"program\"\nprocesses_max = 24\n";
+    let functions = "[owners.carol]\nuid = 61049\n[functions.program]\nowner = \"carol\"\ncode = \"@CODE@\"\nhandler = \"bootstrap\"\nruntime = \"program\"\ntimeout_s = 60\nprocesses_max = 24\n";
     let mut platform = Platform::start("", functions);
     let program = platform.code().join("bootstrap");
     // Each is to hold many connections to the API at once.
@@ -239,7 +239,7 @@ fn requests_at_once_have_programs_of_their_own() {
 #[ignore = "needs awslambdaric of PyPI, which Debian has not: name its directory in ELVER_AWSLAMBDARIC"]
 fn the_unmodified_awslambdaric_is_forked_where_it_asks_to_be_restored() {
     let client = std::env::var("ELVER_AWSLAMBDARIC").expect("ELVER_AWSLAMBDARIC is a directory");
-    let functions = "[owners.bob]\nuid = 61024\n[functions.lambda]\nowner = \"bob\"\ncode = \"@CODE@\"\nhandler = \"function.handler\"\nruntime = \"awslambdaric\"\n";
+    let functions = "[owners.bob]\nuid = 61024\n[functions.lambda]\nowner = \"bob\"\ncode = \"@CODE@\"\nhandler = \"function.handler\"\nruntime = \"awslambdaric\"\ntimeout_s = 60\n";
     let mut platform = Platform::start("", functions);
     let copied = std::process::Command::new("cp")
         .args(["-r", &format!("{client}/."), platform.code().to_str().unwrap()])

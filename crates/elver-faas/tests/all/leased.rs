@@ -309,7 +309,7 @@ fn a_program_that_knows_no_leased_queue_pairs_is_not_run_with_shared_ones() {
     let store = node(5, 2);
     let function = |name: &str, connections: &str| {
         format!(
-            "[functions.{name}]\nowner = \"emma\"\ncode = \"@CODE@\"\nhandler = \"old\"\nruntime = \"native\"\n\
+            "[functions.{name}]\nowner = \"emma\"\ncode = \"@CODE@\"\nhandler = \"old\"\nruntime = \"native\"\ntimeout_s = 60\n\
              destinations = [{:?}]\nconnections = \"{connections}\"\n",
             store.gid()
         )

@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::de::DeserializeOwned;
 
 /// How long a crowd may take to be there, to get ready, and to end beyond its time.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Between the word to begin and the begin: the word must have reached all.
 const LEAD: Duration = Duration::from_millis(20);
 

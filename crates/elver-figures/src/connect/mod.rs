@@ -43,7 +43,7 @@ const PORT: u16 = 7;
 /// Fresh processes for each round of a first connect.
 const FIRSTS: u32 = 20;
 /// A READ that takes longer has failed.
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 
 /// Measures and prints.
 pub(crate) fn run(args: &ConnectArgs, programs: &Programs) -> Result<(), Failure> {

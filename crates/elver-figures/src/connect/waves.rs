@@ -21,7 +21,7 @@ use crate::report::counted::Counted;
 /// Any port: no message is sent.
 const PORT: u16 = 7;
 /// A connect, or a READ, that takes longer has failed.
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 /// Polls between two looks at whether connects have stalled.
 const POLLS_PER_LOOK: u32 = 1024;
 /// RC QPs that a node of LITE's keeps beside those to the hosts.

@@ -23,9 +23,9 @@ struct Patience {
 }
 
 const USUAL: Patience = Patience {
-    listens: Duration::from_secs(8),
-    ends: Duration::from_secs(10),
-    all: Duration::from_secs(60),
+    listens: Duration::from_secs(30),
+    ends: Duration::from_secs(60),
+    all: Duration::from_secs(120),
 };
 /// How often it is looked at whether a server listens.
 const GLANCE: Duration = Duration::from_millis(2);

@@ -20,7 +20,7 @@ use elver_testbed::scratch::Scratch;
 use crate::args::Stage;
 
 /// The longest that one end waits for the other.
-pub(crate) const STALL: Option<Duration> = Some(Duration::from_secs(10));
+pub(crate) const STALL: Option<Duration> = Some(Duration::from_secs(60));
 const REGISTRY_PORT: u16 = 4_790;
 /// Local ACK timeout of the nodes, as a code: 1.1 s. Tail probes find what is lost long before; an end that had no turn
 /// on its core is not gone.

@@ -9,7 +9,7 @@ use elver_kv::{Descriptor, Layout, Lookup, LookupError, Step, Table, TableId, Va
 use elver_soft::{SoftConfig, SoftDevice, SoftMemory};
 use elver_verbs::*;
 
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
 const KEYS: u32 = 200;
 const LOOKUPS: u32 = 10_000;
 

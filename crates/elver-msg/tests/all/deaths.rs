@@ -8,10 +8,10 @@ use elver_msg::{
     Address, Error, Group, Launched, Loss, Options, Rendezvous, Request, Source, Tag, ops,
 };
 use elver_random::Rng;
-use elver_testkit::{Launch, Process, Role, impatient, patient, role, stay};
+use elver_testkit::{Launch, Process, Role, patient, role, stay, watchful};
 
 /// How long a rank may take to hear of a death on a busy machine: long against the second that it takes on others.
-const HEARD: Duration = Duration::from_secs(20);
+const HEARD: Duration = Duration::from_secs(60);
 
 /// Tag of a message that nobody sends.
 const NEVER: u32 = 99;
@@ -102,7 +102,7 @@ fn start(nodes: &[&TestNode], size: u32, does: &str) -> Vec<Process> {
 /// One of them is killed at a time that a generator says; all others tell who it was.
 #[test]
 fn a_rank_that_is_killed_is_missed_by_all() {
-    let (meta, other) = PLACE.cluster(60, impatient);
+    let (meta, other) = PLACE.cluster(60, patient);
     let seed = std::env::var("SEED").map_or(0x5eed, |seed| seed.parse().unwrap());
     println!("replay with SEED={seed}");
     let mut rng = Rng::new(seed);
@@ -133,7 +133,7 @@ const GROUP: u8 = 61;
 #[test]
 fn process_that_is_a_host() {
     let Some(Role { knows, .. }) = role() else { return };
-    let node = PLACE.member(GROUP, 3, impatient);
+    let node = PLACE.member(GROUP, 3, watchful);
     let session = session_at(&node);
     // Nobody does it when this is killed.
     std::fs::remove_file(&node.path).unwrap();
@@ -166,7 +166,7 @@ fn outlives_rank_2(rank: u32, node: &TestNode, launched: Launched) {
 /// Nobody is there to tell of it: who waits finds out by asking now and then.
 #[test]
 fn a_host_that_dies_is_missed() {
-    let (meta, other) = PLACE.cluster(GROUP, impatient);
+    let (meta, other) = PLACE.cluster(GROUP, watchful);
     std::thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
         let (meta, other) = (&meta, &other);

@@ -10,12 +10,14 @@ use elver_node::config::Config;
 use elver_portal::{Answer, ClientGate, Command, DOORS_MAX, Reach, RefusalCode};
 use elver_verbs::AccessFlags;
 
-use crate::common::{Client, Refused, Region, engine_counter, free_address, gid};
+use crate::common::{Client, PATIENCE, Refused, Region, engine_counter, free_address, gid};
 use crate::{client, config, node};
 
 fn direct(address: &str) -> Config {
     let mut config = config(address);
     config.direct.enabled = true;
+    // Nobody who had no core for a while is cut off.
+    config.direct.patience_ms = PATIENCE.as_millis() as u64;
     config
 }
 

@@ -63,7 +63,7 @@ impl TryFrom<Measured> for Sample {
 /// Longest latency that the histogram tells apart: a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// An operation that takes longer than this has failed.
-const STALL: Duration = Duration::from_secs(20);
+const STALL: Duration = Duration::from_secs(60);
 /// Empty polls between two looks at the clock for a stall.
 const STALL_POLLS: u32 = 1 << 16;
 /// The share of the duration that is run before the measurement, and its bound.

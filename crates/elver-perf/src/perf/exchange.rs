@@ -15,7 +15,7 @@ use crate::perf::load::{Op, Transport};
 /// Longest line in bytes.
 const LINE_MAX: usize = 4096;
 /// How long an end waits for the other's line, all of it.
-const LINE_WAIT: Duration = Duration::from_secs(10);
+const LINE_WAIT: Duration = Duration::from_secs(60);
 /// What the two ends must agree on.
 pub(crate) const VERSION: u32 = 1;
 

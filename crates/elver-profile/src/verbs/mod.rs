@@ -17,7 +17,7 @@ use self::layout::{
 /// Bytes that are registered.
 const REGION: usize = 4096;
 /// The longest that a READ may take.
-const STALL: Duration = Duration::from_secs(10);
+const STALL: Duration = Duration::from_secs(60);
 /// Local writes, remote writes and reads.
 const ACCESS: u32 = 0b111;
 

@@ -12,13 +12,11 @@ use crate::conn::{Conn, Phase};
 use crate::frame::{Frame, Nonce};
 use crate::link::{Link, now_ns};
 use crate::log::Why;
-use crate::meeting::{Heard, Meeting, Offer};
+use crate::meeting::{Heard, Meeting, Offer, patience};
 use crate::tcp::Failure;
 use crate::tuple::Side;
 use crate::{own, real, tcp};
 
-/// How long an end can be found, and how long an offer is good.
-const MEETING: Duration = Duration::from_secs(1);
 /// Most ends that look for their peers at once: each has a descriptor of its own meanwhile, and so many of the process's
 /// descriptors are the program's for each.
 const UNDECIDED_MAX: u64 = 1_024;
@@ -39,7 +37,7 @@ impl World {
         }
         match Meeting::open(conn.tuple, conn.side) {
             Ok(meeting) => {
-                conn.phase = Phase::Meeting(meeting, Instant::now() + MEETING);
+                conn.phase = Phase::Meeting(meeting, Instant::now() + patience());
                 self.undecided.push(id);
             }
             Err(error) => self.stay(id, Why::NameTaken, &error.to_string()),
@@ -123,7 +121,7 @@ impl World {
             self.stay(id, Why::Refused, "the system has no random bytes");
             return;
         };
-        let until_ns = now_ns() + MEETING.as_nanos() as u64;
+        let until_ns = now_ns() + patience().as_nanos() as u64;
         let Some(conn) = self.conns.get_mut(&id) else { return };
         if let Phase::Meeting(meeting, _) = std::mem::replace(&mut conn.phase, Phase::Fresh) {
             meeting.offer(&Offer { gid, port, nonce, until_ns });
@@ -139,7 +137,7 @@ impl World {
                 let connecting = Box::new(connecting);
                 let &Offer { nonce, until_ns, .. } = offer;
                 // Nobody has to offer for longer.
-                let until_ns = until_ns.min(now_ns() + MEETING.as_nanos() as u64);
+                let until_ns = until_ns.min(now_ns() + patience().as_nanos() as u64);
                 if let Some(conn) = self.conns.get_mut(&id) {
                     conn.phase = Phase::Connecting { connecting, nonce, until_ns };
                 }

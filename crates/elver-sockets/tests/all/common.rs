@@ -50,6 +50,7 @@ pub fn program() -> String {
 /// A node, and what the programs beside it say.
 pub struct Host {
     node: Option<TestNode>,
+    is_hasty: bool,
     dir: tempfile::TempDir,
 }
 
@@ -67,12 +68,18 @@ impl Host {
 
     fn with(config: Config) -> Host {
         let node = TestNode::start(config);
-        Host { node: Some(node), dir: tempfile::tempdir().unwrap() }
+        Host { node: Some(node), is_hasty: false, dir: tempfile::tempdir().unwrap() }
     }
 
     /// A host that has none.
     pub fn without_node() -> Host {
-        Host { node: None, dir: tempfile::tempdir().unwrap() }
+        Host { node: None, is_hasty: false, dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// One on which the ends of a connection wait for each other for a second alone, as they do unless they are told
+    /// otherwise: for a test of what is when they have waited.
+    pub fn hasty(group: u8) -> Host {
+        Host { is_hasty: true, ..Host::new(group) }
     }
 
     /// The node is gone.
@@ -131,6 +138,10 @@ impl Host {
         // The C library's own `timeout` needs no streams, and hands them on.
         command.env("LD_PRELOAD", made().join("sockets.so")).env("ELVER_SOCKET", socket);
         command.env("ELVER_STREAMS_LOG", self.log_path());
+        if !self.is_hasty {
+            // Who had no core for a second stays with TCP.
+            command.env("ELVER_STREAMS_PATIENCE_MS", "30000");
+        }
         command
     }
 

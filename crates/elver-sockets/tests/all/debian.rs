@@ -95,7 +95,7 @@ fn nginx_serves_wrk_from_two_processes() {
         .concat();
     let text = format!(
         "worker_processes 2;\ndaemon off;\npid {at}/pid;\nerror_log stderr;\nenv ELVER_SOCKET;\n\
-         env ELVER_STREAMS_LOG;\nevents {{ worker_connections 128; }}\nhttp {{\naccess_log off;\nsendfile on;\n\
+         env ELVER_STREAMS_LOG;\nenv ELVER_STREAMS_PATIENCE_MS;\nevents {{ worker_connections 128; }}\nhttp {{\naccess_log off;\nsendfile on;\n\
          {temporary}server {{ listen 127.0.0.1:{port}; root {at}; }}\n}}\n"
     );
     fs::write(dir.join("conf"), text).unwrap();
@@ -104,7 +104,7 @@ fn nginx_serves_wrk_from_two_processes() {
     let server = Server::start(host.command(&words), port);
     for (file, len) in [("small", 1024), ("big", big.len())] {
         let url = format!("http://127.0.0.1:{port}/{file}");
-        let said = host.run(&["wrk", "-t", "2", "-c", "8", "-d", "1s", &url]);
+        let said = host.run(&["wrk", "-t", "2", "-c", "8", "-d", "5s", &url]);
         assert!(said.contains("Requests/sec"), "{said}");
         assert!(!said.contains("Non-2xx") && !said.contains("Socket errors"), "{said}");
         // The same connection for all of them: the later ones come by a stream.

@@ -132,7 +132,7 @@ fn who_ends_in_the_handler_of_a_signal_ends() {
 fn a_read_that_waits_for_all_has_all() {
     use std::io::Write;
 
-    let host = Host::new(18);
+    let host = Host::hasty(18);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = number(listener.local_addr().unwrap().port().into());
     let program = program();

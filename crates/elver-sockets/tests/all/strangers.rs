@@ -37,7 +37,7 @@ fn line_of(child: &mut Child) -> String {
 
 /// One who takes the peer's name of an end that has the library, while its peer has none; what he was told.
 fn intrude(group: u8, user: &str, served: bool) -> (Host, String) {
-    let (host, port) = (Host::new(group), port());
+    let (host, port) = (Host::hasty(group), port());
     let program = program();
     let at = port.to_string();
     let serve = [&program[..], "serve", &at, "epoll", "1"];
@@ -152,7 +152,7 @@ fn offered(port: u16) -> (TcpStream, UnixDatagram) {
 /// told once more when none comes.
 #[test]
 fn an_end_that_was_kept_is_told() {
-    let (host, port) = (Host::new(45), port());
+    let (host, port) = (Host::hasty(45), port());
     let (program, at) = (program(), port.to_string());
     let server = host.serve(&[&program, "serve", &at, "edge", "2"], port);
     let first = ping(&host, [port, 0], true);
@@ -176,7 +176,7 @@ fn an_end_that_was_kept_is_told() {
 /// of that connection's.
 #[test]
 fn an_end_is_kept_for_a_time_only() {
-    let (host, port) = (Host::new(46), port());
+    let (host, port) = (Host::hasty(46), port());
     let (program, at) = (program(), port.to_string());
     let server = host.serve(&[&program, "serve", &at, "poll", "2"], port);
     let first = ping(&host, [port, 0], true);
@@ -205,7 +205,7 @@ fn an_end_is_kept_for_a_time_only() {
 /// A peer that offers a stream for ever, at a port that nobody answers at, is not waited for so long.
 #[test]
 fn an_offer_is_not_believed_for_longer_than_offers_stand() {
-    let host = Host::new(47);
+    let host = Host::hasty(47);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let session = Session::connect(host.node_path()).unwrap();

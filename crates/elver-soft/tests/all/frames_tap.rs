@@ -20,7 +20,7 @@ use elver_soft::{FrameLink, FrameSocket, SoftConfig};
 use elver_verbs::*;
 use rustix::thread::UnshareFlags;
 
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
 const NAME: &str = "elvertap0";
 
 /// One end's part of a case.

@@ -47,7 +47,7 @@ fn send(end: &mut End, group: Gid, count: u8) {
 
 /// The bytes of the datagrams that arrive at an end, until there are so many; all ends are driven.
 fn arrivals(ends: &mut [&mut End], at: usize, count: usize) -> Vec<u8> {
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + Duration::from_secs(60);
     let (mut wcs, mut all) = ([Wc::default(); 16], Vec::new());
     while all.len() < count {
         assert!(Instant::now() < until, "{} of {count} arrived", all.len());
@@ -117,8 +117,8 @@ fn a_second_qp_of_the_sender_hears_it_and_who_sleeps_is_woken() {
     assert!(end.device.groups_fd().is_some());
     send(&mut end, group, 1);
     let slept = Instant::now();
-    end.device.wait(Duration::from_secs(20)).unwrap();
-    assert!(slept.elapsed() < Duration::from_secs(10), "nothing woke it");
+    end.device.wait(Duration::from_secs(120)).unwrap();
+    assert!(slept.elapsed() < Duration::from_secs(60), "nothing woke it");
     assert_eq!(arrivals(&mut [&mut end], 0, 1), [0]);
     end.qp = first;
 }

@@ -22,7 +22,7 @@ const PORT: u16 = 4791;
 const ETHERNET: usize = 14;
 /// Bytes of the header that a packet socket puts in front of each frame on request.
 const VNET: usize = 10;
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
 
 /// One way to send and receive.
 #[derive(Clone, Copy, Debug)]

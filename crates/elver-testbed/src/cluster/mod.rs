@@ -28,7 +28,7 @@ use crate::signals;
 /// Port of the meta server's registry.
 pub const REGISTRY_PORT: u16 = 4_790;
 /// How long a cluster has to get ready.
-const READY_WAIT: Duration = Duration::from_secs(10);
+const READY_WAIT: Duration = Duration::from_secs(60);
 /// Most hosts: their addresses are of one /24.
 const HOSTS_MAX: usize = 200;
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::seat::Seat;
 
 /// The longest that one step of a worker may take.
-pub const STEP: Duration = Duration::from_secs(10);
+pub const STEP: Duration = Duration::from_secs(60);
 /// Bytes that a target offers: the first half to be read, the other one to be written.
 pub const OFFERED: u64 = 2 << 20;
 /// Access for everybody.

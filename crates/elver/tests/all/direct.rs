@@ -1,20 +1,21 @@
 //! READs and WRITEs that a process does itself, beside the same through the node.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use elver::{
     AccessFlags, Mr, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Session, Vqp,
     VqpOptions, Wc, WcStatus,
 };
-use elver_testkit::{Launch, Role, copy, is_root, role};
+use elver_testkit::{Launch, PATIENCE, Role, copy, is_root, role};
 
 use crate::common::{ALL, PLACE, TestNode, WAIT, completion, run, session_at, succeeds, wr};
 
-/// A node that lets processes reach memory themselves, or not.
+/// A node that lets processes reach memory themselves, or not, and waits long for who stands still inside.
 fn node(group: u8, is_direct: bool) -> TestNode {
     let mut config = PLACE.alone(group);
     config.direct.enabled = is_direct;
+    config.direct.patience_ms = PATIENCE.as_millis() as u64;
     TestNode::start(config)
 }
 
@@ -42,7 +43,7 @@ fn warm(node: &TestNode, vqp: &Vqp, remote: RemoteAddr) {
         dest: None,
     };
     while counts(node).0 == before {
-        assert!(began.elapsed() < Duration::from_secs(10), "nothing goes directly");
+        assert!(began.elapsed() < PATIENCE, "nothing goes directly");
         succeeds(vqp, wr);
     }
 }
@@ -172,7 +173,7 @@ fn do_things(node: &TestNode, seed: u64, is_direct: bool) -> (Vec<Came>, Vec<u8>
             };
             let before = reached(node).unwrap_or(0);
             while reached(node).unwrap_or(0) == before {
-                assert!(began.elapsed() < Duration::from_secs(10), "nothing goes directly");
+                assert!(began.elapsed() < PATIENCE, "nothing goes directly");
                 succeeds(&vqp, wr(0, SendOp::Read(mr.remote(0)), &[local.sge(500, 1)]));
             }
         }
@@ -409,7 +410,7 @@ fn nothing_is_written_once_a_deregistration_has_returned() {
             let _ends = Ends(&ends);
             let (before, began) = (counts(&node).0, Instant::now());
             while counts(&node).0 < before + 50 * (round % 3 + 1) {
-                assert!(began.elapsed() < Duration::from_secs(10), "nothing goes directly");
+                assert!(began.elapsed() < PATIENCE, "nothing goes directly");
             }
             shared.deregister().unwrap();
             let (mut then, mut later) = ([0; 1024], [0; 1024]);
@@ -446,13 +447,13 @@ fn a_process_that_is_killed_keeps_nobody_waiting() {
         let writer = launch.knows(format!("{addr} {rkey}")).start();
         let began = Instant::now();
         while counts(&node).0 < before + 100 {
-            assert!(began.elapsed() < Duration::from_secs(20), "nothing goes directly");
+            assert!(began.elapsed() < PATIENCE, "nothing goes directly");
         }
         writer.kill();
         let began = Instant::now();
         mr.deregister().unwrap();
         // The lease, and no patience for the dead.
-        assert!(began.elapsed() < Duration::from_secs(3));
+        assert!(2 * began.elapsed() < PATIENCE);
     }
     assert_eq!(node.thread.status().unwrap().engine["direct_stuck"], 0);
 }
@@ -478,7 +479,7 @@ fn another_user_gets_no_file() {
     while seen < 20 {
         let before = mr.read_u64(0).unwrap();
         while mr.read_u64(0).unwrap() == before {
-            assert!(began.elapsed() < Duration::from_secs(20), "it writes nothing");
+            assert!(began.elapsed() < PATIENCE, "it writes nothing");
         }
         seen += 1;
     }
@@ -509,7 +510,7 @@ fn who_waits_for_the_descriptor_is_woken_all_the_same() {
     vqp.post_send(&[wr]).unwrap();
     assert_eq!(counts(&node), before, "the node does it, which wakes who waits");
     let mut fds = [rustix::event::PollFd::new(&session, rustix::event::PollFlags::IN)];
-    let patience = rustix::time::Timespec { tv_sec: 10, tv_nsec: 0 };
+    let patience = rustix::time::Timespec::try_from(PATIENCE).unwrap();
     assert_eq!(rustix::event::poll(&mut fds, Some(&patience)), Ok(1));
     session.disarm().unwrap();
     assert_eq!(completion(&vqp).wr_id, 7);

@@ -89,7 +89,7 @@ pub fn await_address(address: IpAddr) {
             std::fs::read_to_string("/proc/thread-self/net/igmp6").unwrap().contains(&group)
         }
     };
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     while UdpSocket::bind((address, 0)).is_err() || !listens() {
         assert!(Instant::now() < end, "{address} never became usable");
         std::thread::yield_now();
@@ -114,7 +114,7 @@ pub fn pair(n: u8, qp_type: QpType, change: impl Fn(&mut SoftConfig)) -> (End, E
 
 /// Drives both until `a` has `count` completions.
 pub fn complete(a: &mut End, b: &mut End, count: usize) -> Vec<Wc> {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(60);
     let mut wcs = [Wc::default(); 16];
     let mut all = Vec::new();
     while all.len() < count {

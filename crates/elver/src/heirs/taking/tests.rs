@@ -15,7 +15,7 @@ use super::*;
 use crate::silent::WELCOME;
 use crate::{Destination, SessionOptions};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const LAYOUT: HeirsLayout = HeirsLayout { heirs: 3, vqps: 1 };
 
 /// The node's part of a set whose sessions are free.
