@@ -13,7 +13,7 @@
 //! | `world::descriptors` | what stands behind a descriptor |
 //! | `world::agree`, `turn` | how the ends of a connection agree |
 //! | `world::wake` | who sleeps, and is woken |
-//! | `meeting`, `owner` | how they find each other, and whom they believe |
+//! | `meeting`, `owner`, `diag` | how they find each other, and whom they believe |
 //! | `conn`, `carried`, `frame`, `tcp`, `ending` | a connection, before and after |
 //! | `wait`, `signals`, `sleeper`, `polled`, `epolls` | readiness |
 //! | `link` | the way to the node |
@@ -30,6 +30,7 @@
 mod calls;
 mod carried;
 mod conn;
+mod diag;
 mod ending;
 mod epolls;
 mod errno;
