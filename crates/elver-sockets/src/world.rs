@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use libc::epoll_event;
 
+use crate::brief::Brief;
 use crate::carried::Carried;
 use crate::conn::{Conn, Phase};
 use crate::ending::Ending;
@@ -38,6 +39,7 @@ pub(crate) struct World {
     /// Those whose ends have not agreed.
     undecided: Vec<u32>,
     turn: Turn,
+    brief: Brief,
     /// By the numbers that their descriptors have.
     pub(crate) epolls: HashMap<u32, Epoll>,
     pub(crate) sleepers: Vec<Arc<Sleeper>>,
