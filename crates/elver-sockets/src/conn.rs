@@ -30,6 +30,8 @@ pub(crate) struct Conn {
     /// Numbers, of no descriptors, under which epolls have it of which the copy was closed that they were asked about.
     pub(crate) nowhere: Vec<RawFd>,
     pub(crate) phase: Phase,
+    /// How often the program has tried to read or to write.
+    pub(crate) calls: u32,
     tcp_sent: u64,
     tcp_read: u64,
     tcp_shut: bool,
@@ -65,6 +67,7 @@ impl Conn {
             fds: vec![fd],
             nowhere: Vec::new(),
             phase: Phase::Fresh,
+            calls: 0,
             tcp_sent: 0,
             tcp_read: 0,
             tcp_shut: false,

@@ -11,9 +11,9 @@
 //! | `calls` | the C library's functions |
 //! | `world`, `lock`, `holder` | all that is known, behind one lock |
 //! | `world::descriptors` | what stands behind a descriptor |
-//! | `world::agree`, `turn` | how the ends of a connection agree |
+//! | `world::agree`, `turn`, `brief` | how the ends of a connection agree, and when they look for each other |
 //! | `world::wake` | who sleeps, and is woken |
-//! | `meeting`, `owner` | how they find each other, and whom they believe |
+//! | `meeting`, `owner`, `diag` | how they find each other, and whom they believe |
 //! | `conn`, `carried`, `frame`, `tcp`, `ending` | a connection, before and after |
 //! | `wait`, `signals`, `sleeper`, `polled`, `epolls` | readiness |
 //! | `link` | the way to the node |
@@ -27,9 +27,11 @@
 // In a program of tests they have no names, so that its own calls go to the C library.
 #![cfg_attr(test, allow(dead_code))]
 
+mod brief;
 mod calls;
 mod carried;
 mod conn;
+mod diag;
 mod ending;
 mod epolls;
 mod errno;

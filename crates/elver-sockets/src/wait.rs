@@ -106,8 +106,9 @@ pub(crate) fn until(
     signals: &mut Signals,
 ) -> Result<bool, c_int> {
     let mut looks = Looks::default();
+    let mut slept = None;
     loop {
-        let asleep = match errno::guarded(|| looks.look(wanted, deadline))? {
+        let mut asleep = match errno::guarded(|| looks.look(wanted, deadline, slept.take()))? {
             Next::Told(true) => return Ok(true),
             Next::Told(false) => return signals.passed().map(|()| false),
             Next::Look => continue,
@@ -116,6 +117,7 @@ pub(crate) fn until(
         let woken = asleep.sleep(signals.held())?;
         (looks.kernel, looks.kept_awake) = (true, 0);
         looks.began = looks.began.filter(|_| !woken);
+        slept = Some(asleep);
     }
 }
 
@@ -136,8 +138,15 @@ struct Looks {
 }
 
 impl Looks {
-    fn look(&mut self, wanted: &mut dyn Wanted, deadline: Option<Instant>) -> Result<Next, c_int> {
+    /// Looks, behind a sleep if there was one: who finds nothing then lies down again before others could miss it.
+    fn look(
+        &mut self,
+        wanted: &mut dyn Wanted,
+        deadline: Option<Instant>,
+        slept: Option<Asleep>,
+    ) -> Result<Next, c_int> {
         let mut world = lock::lock();
+        slept.into_iter().for_each(|mut slept| slept.get_up(&mut world));
         world.progress(wanted.own());
         if wanted.look(&mut world, self.kernel) {
             return Ok(Next::Told(true));
@@ -150,12 +159,10 @@ impl Looks {
         self.kernel = self.looks.is_multiple_of(LOOKS_PER_KERNEL);
         let watched = wanted.watched(&mut world);
         let looked_for = now - *self.began.get_or_insert(now);
-        if !watched.is_empty() && looked_for < SPIN {
+        if !watched.is_empty() && looked_for < SPIN && looks_on(now) {
             drop(world);
-            if look_on(now) {
-                return Ok(Next::Look);
-            }
-            world = lock::lock();
+            TURNS.with_borrow_mut(Turns::pass);
+            return Ok(Next::Look);
         }
         // All that the kernel has is told before a sleep, by the sleep.
         let at_most = match world.arm(&watched) {
@@ -173,20 +180,14 @@ impl Looks {
     }
 }
 
-/// Lets other threads run, if it is not better to sleep.
-fn look_on(now: Instant) -> bool {
-    TURNS.with_borrow_mut(|turns| {
-        let looks_on = !turns.is_held(now);
-        if looks_on {
-            turns.pass();
-        }
-        looks_on
-    })
+/// Whether it is not better to sleep than to let other threads run.
+fn looks_on(now: Instant) -> bool {
+    TURNS.with_borrow_mut(|turns| !turns.is_held(now))
 }
 
-fn new_bell() -> Result<Own, c_int> {
+fn new_bell() -> Result<Arc<Own>, c_int> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map(Own::new)
+        .map(|bell| Arc::new(Own::new(bell)))
         .map_err(rustix::io::Errno::raw_os_error)
 }
 
@@ -207,19 +208,28 @@ impl Asleep {
         mut fds: Vec<pollfd>,
         at_most: Duration,
     ) -> Result<Asleep, c_int> {
-        let bell = world.bells.pop().map_or_else(new_bell, Ok)?;
+        let bell = match world.bells.pop().map_or_else(new_bell, Ok) {
+            Ok(bell) => bell,
+            Err(error) => {
+                // It keeps no watch for those who sleep.
+                world.unarmed = true;
+                return Err(error);
+            }
+        };
         let others = fds.len();
         fds.push(asked(bell.as_fd().as_raw_fd(), POLLIN));
-        fds.extend(world.link().map(|link| asked(link.fd().as_raw_fd(), POLLIN)));
+        let link = world.link().filter(|_| !world.is_watch_kept());
+        let keeps_watch = link.is_some();
+        fds.extend(link.map(|link| asked(link.fd().as_raw_fd(), POLLIN)));
         let own = others..fds.len();
         fds.extend(world.meetings().map(|meeting| asked(meeting.as_fd().as_raw_fd(), POLLIN)));
-        let sleeper = Arc::new(Sleeper { bell, watched });
+        let sleeper = Arc::new(Sleeper::new(bell, watched, keeps_watch));
         world.sleepers.push(sleeper.clone());
         Ok(Asleep { sleeper: Some(sleeper), fds, own, at_most })
     }
 
     /// Whether the node or another thread woke it.
-    fn sleep(mut self, mask: *const sigset_t) -> Result<bool, c_int> {
+    fn sleep(&mut self, mask: *const sigset_t) -> Result<bool, c_int> {
         let (seconds, nanos) = (self.at_most.as_secs() as i64, self.at_most.subsec_nanos());
         let time = timespec { tv_sec: seconds, tv_nsec: nanos.into() };
         let (fds, count) = (self.fds.as_mut_ptr(), self.fds.len() as u64);
@@ -231,24 +241,19 @@ impl Asleep {
         }
     }
 
-    fn get_up(&mut self) {
-        let mut world = lock::lock();
+    fn get_up(&mut self, world: &mut World) {
         let Some(sleeper) = self.sleeper.take() else { return };
-        world.sleepers.retain(|other| !Arc::ptr_eq(other, &sleeper));
-        if let Some(link) = world.link() {
-            link.disarm();
-            world.unarmed = true;
-        }
-        if let Some(Sleeper { bell, .. }) = Arc::into_inner(sleeper) {
-            // Whether or not it was rung, by now it is not.
-            let _ = rustix::io::read(&bell, &mut [0; 8]);
-            world.bells.push(bell);
-        }
+        world.got_up(&sleeper);
+        // Whether or not it was rung, by now it is not.
+        let _ = rustix::io::read(&sleeper.bell, &mut [0; 8]);
+        world.bells.push(sleeper.bell.clone());
     }
 }
 
 impl Drop for Asleep {
     fn drop(&mut self) {
-        errno::beside(|| self.get_up());
+        if self.sleeper.is_some() {
+            errno::beside(|| self.get_up(&mut lock::lock()));
+        }
     }
 }

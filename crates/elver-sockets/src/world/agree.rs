@@ -7,6 +7,7 @@ use elver_stream::{Shutdown, Stream};
 use rustix::net::RecvFlags;
 
 use super::World;
+use crate::brief::LASTING;
 use crate::carried::{Carried, Done, refuse};
 use crate::conn::{Conn, Phase};
 use crate::frame::{Frame, Nonce};
@@ -25,11 +26,16 @@ const LIMIT_PER_UNDECIDED: u64 = 8;
 const NO_NODE: Duration = Duration::from_secs(1);
 
 impl World {
-    /// The program reads or writes: its end can be found from the first time on.
+    /// The program reads or writes: its end can be found from the first time on, or when it lasts where others did not.
     pub(crate) fn touch(&mut self, id: u32) {
         let count = self.undecided.len() as u64;
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        if !matches!(conn.phase, Phase::Fresh) {
+        conn.calls = conn.calls.saturating_add(1);
+        if !matches!(conn.phase, Phase::Fresh) && conn.calls > LASTING {
+            return;
+        }
+        let is_due = self.brief.is_due(conn.tuple.server, conn.calls);
+        if !is_due || !matches!(conn.phase, Phase::Fresh) {
             return;
         }
         if count >= UNDECIDED_MAX.min(own::limit() / LIMIT_PER_UNDECIDED) {

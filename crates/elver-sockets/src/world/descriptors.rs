@@ -192,6 +192,9 @@ impl World {
             // Its peer may use the stream by now, and would wait for what it says.
             self.accept();
         }
+        if let Some(conn) = self.conns.get(&id) {
+            self.brief.ended(conn.tuple.server, conn.calls);
+        }
         let resets = self.conns.get_mut(&id).is_some_and(Conn::ends_in_reset);
         let Some(Conn { phase: Phase::Carried(carried), .. }) = self.remove(id) else { return };
         self.close_stream(*carried, resets);
