@@ -65,7 +65,7 @@ fn memcached_serves_with_several_threads() {
     let server = host.serve(&server, port);
     let at = format!("--servers=127.0.0.1:{number}");
     host.run(&["memcslap", &at, "--concurrency=6", "--execute-number=2000", "--test=get"]);
-    let said = host.run(&["memccapable", "-h", "127.0.0.1", "-p", &number]);
+    let said = host.run(&["memccapable", "-t", "60", "-h", "127.0.0.1", "-p", &number]);
     assert!(said.contains("All tests passed"), "{said}");
     server.end();
     carried(&host, 7);
