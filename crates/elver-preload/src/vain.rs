@@ -1,6 +1,6 @@
 //! When a thread that polls in vain lets others run: the one that it waits for may need this core.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 
 use elver_soft::now;
 use elver_verbs::Time;
@@ -16,6 +16,7 @@ const POLLS_A_LOOK: u32 = 8;
 const SLICE_NS: u64 = 1_000_000;
 
 /// Polls of a thread that found nothing, in a row.
+#[derive(Clone, Copy)]
 struct Vain {
     polls: u32,
     since: Time,
@@ -75,14 +76,25 @@ fn process_ns() -> u64 {
 /// Lets others run, once this thread has polled for long in vain.
 #[inline]
 pub(crate) fn rest(found: bool) {
+    rest_by(found, std::thread::yield_now);
+}
+
+/// A handler of a signal may interrupt it anywhere and poll too, or leave by `siglongjmp`: nothing is held.
+#[inline]
+fn rest_by(found: bool, others_run: impl FnOnce()) {
     thread_local! {
-        static VAIN: RefCell<Vain> = const { RefCell::new(Vain::NONE) };
+        static VAIN: Cell<Vain> = const { Cell::new(Vain::NONE) };
     }
-    VAIN.with_borrow_mut(|vain| {
-        if vain.polled(found, now) {
+    VAIN.with(|cell| {
+        let mut vain = cell.get();
+        let long = vain.polled(found, now);
+        cell.set(vain);
+        if long {
             let (ran, began) = (vain.suspects.then(process_ns), now());
-            std::thread::yield_now();
+            others_run();
+            let mut vain = cell.get();
             vain.rested(began, now(), ran.map(|ran| process_ns() - ran));
+            cell.set(vain);
         }
     });
 }
@@ -90,6 +102,20 @@ pub(crate) fn rest(found: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As handlers of signals do, which programs end by.
+    #[test]
+    fn a_thread_that_is_interrupted_while_others_run_may_poll() {
+        let mut polled = false;
+        while !polled {
+            rest_by(false, || {
+                rest(true);
+                polled = true;
+            });
+        }
+        // It found something meanwhile, so that polling in vain begins anew.
+        rest_by(false, || panic!("it lets others run at once"));
+    }
 
     /// However fast it polls.
     #[test]
