@@ -31,7 +31,7 @@
 //! | `private` | what other libraries of rdma-core need in order to load | What does not |
 //! | `direct` | READs and WRITEs in the memory of other processes of the user. `hub`: those that are known; in it `asking`: how they find each other, by the sockets of `socket`, and `watch`: the thread that answers; `meeting`, `shunned`: whom this one is just meeting, and whom it does not ask again for a while; `peer`: another process; `identity`: which process a number means | Between processes of one user |
 //! | | `table` (`entry`, `presence`), `told`: what a process tells of itself, and the words of it; `objects`: how that comes, changes and goes; `taking`: how it is taken back; `mapped`: files that both have; `fuzzed`: all of that as any bytes | |
-//! | | `run`: the WRs that are executed here; `beside`, `lane` (`packets`): packets that pass through memory; `model` in both, `atomic`: the orders of these by loom | |
+//! | | `run`: the WRs that are executed here, `stage`: those that one system call executes; `beside`, `lane` (`packets`): packets that pass through memory; `model` in both, `atomic`: the orders of these by loom | |
 //! | `cm` | `/dev/infiniband/rdma_cm`. `fd`: descriptors of event channels; `command`, `calls`: what librdmacm writes; `abi`, `address`, `copies`: its forms and the kernel's | rdma_cm |
 //! | | `state`: ids and connections; `events`: what happens to them; `carrier`: QP 1; `multicast`: joins | |
 //! | | `bound`: addresses and families that a port is had at; `ports`: who listens on it; `drawn`: ports that connections are from; `ends`: processes that end without a word; `parting`: channels that are closed while threads wait at them | |

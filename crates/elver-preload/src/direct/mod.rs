@@ -17,6 +17,7 @@ mod peer;
 mod run;
 mod shunned;
 mod socket;
+mod stage;
 mod table;
 mod taking;
 mod told;

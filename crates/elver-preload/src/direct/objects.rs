@@ -10,7 +10,8 @@ use elver_verbs::{AccessFlags, Device as _, Pd, Qp, QpState, QpType};
 
 use super::hub::Hub;
 use super::peer::Peer;
-use super::run::{Link, Stage};
+use super::run::Link;
+use super::stage::Stage;
 use super::table::Name;
 use super::told::{Door, Place, Rest};
 
