@@ -374,7 +374,22 @@ def run_awslambdaric(init, first):
                     if not init.has_threads:
                         raise
 
-        lambda_runtime_client.runtime_client.next = next_invocation
+        def or_lost(post):
+            def posts(*args):
+                try:
+                    return post(*args)
+                except RuntimeError as error:
+                    if not init.has_threads:
+                        raise
+                    # Another orchestrator may come, which has others.
+                    elver_context.say("an answer is lost", error)
+
+            return posts
+
+        client = lambda_runtime_client.runtime_client
+        client.next = next_invocation
+        client.post_invocation_result = or_lost(client.post_invocation_result)
+        client.post_error = or_lost(client.post_error)
 
     lambda_runtime_client.LambdaRuntimeClient.restore_next = restore_next
     run(["awslambdaric", os.environ["_HANDLER"]])

@@ -222,12 +222,14 @@ impl Schedule {
     /// A container is being ended, which may have died. Its requests fail; it goes on to count among those that there may be,
     /// and takes none, until it has ended.
     pub fn container_ending(&mut self, now: Duration, id: ContainerId, why: &str) {
-        self.empty(now, id, Stage::Ending, why);
+        self.empty(id, Stage::Ending, why);
+        self.place_waiting(now);
     }
 
     /// The same of one that was to be ended, and the runtime did not do it.
     pub fn container_stays(&mut self, now: Duration, id: ContainerId, why: &str) {
-        self.empty(now, id, Stage::Stuck, why);
+        self.empty(id, Stage::Stuck, why);
+        self.place_waiting(now);
     }
 
     /// An INIT process has connections: its row of the Orchestrator Table.

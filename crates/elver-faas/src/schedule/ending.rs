@@ -98,13 +98,12 @@ impl Schedule {
     }
 
     /// Takes from a container all that it has, whose requests fail.
-    pub(super) fn empty(&mut self, now: Duration, id: ContainerId, stage: Stage, why: &str) {
+    pub(super) fn empty(&mut self, id: ContainerId, stage: Stage, why: &str) {
         let Some(container) = self.containers.get_mut(&id) else { return };
         container.stage = stage;
         for process in std::mem::take(&mut container.processes) {
             self.drop_process(process, &Failure::Container(why.into()));
         }
-        self.place_waiting(now);
     }
 
     pub(super) fn drop_process(&mut self, id: ProcessId, failure: &Failure) {

@@ -25,10 +25,24 @@ def waits(event, context):
 
 /// With a process that has threads, whose requests have so many seconds, and its number.
 fn platform(owner: &str, uid: u32, timeout_s: u32) -> (Platform, String, Value) {
-    let functions = python(owner, uid, &["waits"]);
+    of(owner, &python(owner, uid, &["waits"]), timeout_s, None)
+}
+
+/// The same, of a function that is configured so, with a library beside its code.
+fn of(
+    owner: &str,
+    functions: &str,
+    timeout_s: u32,
+    library: Option<&str>,
+) -> (Platform, String, Value) {
     let functions = functions.replace("timeout_s = 20", &format!("timeout_s = {timeout_s}"));
     let platform = Platform::start("", &functions);
     std::fs::write(platform.code().join("handlers.py"), WAITS).unwrap();
+    if let Some(library) = library {
+        let mut copying = std::process::Command::new("cp");
+        copying.args(["-r", &format!("{library}/."), platform.code().to_str().unwrap()]);
+        assert!(copying.status().unwrap().success());
+    }
     let function = format!("{owner}-waits");
     let (start, first) = platform.answer(&function, json!(null));
     assert_eq!(start, Start::Cold);
@@ -40,10 +54,11 @@ fn platform(owner: &str, uid: u32, timeout_s: u32) -> (Platform, String, Value) 
     (platform, function, first)
 }
 
-/// Kills the orchestrator amid a request of the process.
-fn kill_amid(platform: &mut Platform, function: &str) {
-    let lost = platform.invoke_beside(function, json!("go"));
-    wait_for("it to be at work", || platform.logs().contains("at work until go").then_some(()));
+/// Kills the orchestrator amid a request of the process, which lasts until there is such a file.
+fn kill_amid(platform: &mut Platform, function: &str, go: &str) {
+    let lost = platform.invoke_beside(function, json!(go));
+    let line = format!("at work until {go}\n");
+    wait_for("it to be at work", || platform.logs().contains(&line).then_some(()));
     platform.kill();
     assert!(lost.join().unwrap().is_err());
 }
@@ -58,7 +73,7 @@ fn until_it_answers(platform: &Platform, function: &str, process: &Value) {
 #[test]
 fn one_that_is_found_at_work_is_handed_nothing_before_it_is_done() {
     let (mut platform, function, first) = platform("thea", 61_202, 60);
-    kill_amid(&mut platform, &function);
+    kill_amid(&mut platform, &function, "go");
     platform.start_again();
     wait_for("it to be found", || (!platform.list().processes.is_empty()).then_some(()));
     let (start, other) = platform.answer(&function, json!(null));
@@ -74,7 +89,7 @@ fn one_that_is_found_at_work_is_handed_nothing_before_it_is_done() {
 #[test]
 fn one_whose_request_ends_while_nobody_is_there_goes_on() {
     let (mut platform, function, first) = platform("theo", 61_203, 60);
-    kill_amid(&mut platform, &function);
+    kill_amid(&mut platform, &function, "go");
     std::fs::write(platform.code().join("go"), "").unwrap();
     wait_for("its answer to be lost", || {
         platform.logs().contains("Connection refused").then_some(())
@@ -89,7 +104,7 @@ fn one_whose_request_ends_while_nobody_is_there_goes_on() {
 #[test]
 fn one_that_is_found_at_work_has_its_functions_time() {
     let (mut platform, function, _) = platform("theda", 61_204, 5);
-    kill_amid(&mut platform, &function);
+    kill_amid(&mut platform, &function, "go");
     platform.start_again();
     // elver-init is left.
     wait_for_processes(61_204, 1);
@@ -112,4 +127,27 @@ fn one_whose_handler_forks_is_the_one_that_goes_on() {
     }
     platform.end();
     wait_for_processes(61_206, 0);
+}
+
+/// It ended by an answer that nobody took, as Lambda's own client does.
+#[test]
+#[ignore = "needs awslambdaric of PyPI, which Debian has not: name its directory in ELVER_AWSLAMBDARIC"]
+fn one_of_awslambdaric_goes_on_too() {
+    let client = std::env::var("ELVER_AWSLAMBDARIC").expect("ELVER_AWSLAMBDARIC is a directory");
+    let functions = python("tess", 61_207, &["waits"]) + "runtime = \"awslambdaric\"\n";
+    let (mut platform, function, first) = of("tess", &functions, 60, Some(&client));
+    kill_amid(&mut platform, &function, "go");
+    std::fs::write(platform.code().join("go"), "").unwrap();
+    wait_for("its answer to be lost", || {
+        platform.logs().contains("Failed to post invocation response").then_some(())
+    });
+    platform.start_again();
+    until_it_answers(&platform, &function, &first);
+    // Its answer is refused then.
+    kill_amid(&mut platform, &function, "back");
+    platform.start_again();
+    std::fs::write(platform.code().join("back"), "").unwrap();
+    until_it_answers(&platform, &function, &first);
+    platform.end();
+    wait_for_processes(61_207, 0);
 }
