@@ -128,7 +128,7 @@ impl World {
             self.model.overfill(&pieces, filled);
         }
         if let Some(at) = self.model.overfilled(&pieces, filled) {
-            broken!("VQP {vqp}: receive {index} of {filled} bytes was filled up to byte {at}");
+            broken!("VQP {vqp}: byte {at} of receive {index} is new, behind its {filled} bytes");
         }
         let mut found = self.model.gather(&pieces, wc.byte_len);
         if !found.is_empty() && self.planter.strikes(Canary::CorruptData) {
