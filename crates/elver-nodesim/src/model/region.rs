@@ -440,7 +440,7 @@ mod tests {
         let ops = [swap(0, 9, Some(2)), swap(0, 8, Some(2)), swap(9, 7, None)];
         region.atomic(&ops, &ops[0], at, 0).unwrap();
         region.atomic(&ops, &ops[1], at, 9).unwrap();
-        let mut ends_with = |held: u64| {
+        let ends_with = |held: u64| {
             region.memory.write(at, &held.to_ne_bytes()).unwrap();
             region.check_rest(0, &ops, 3).is_ok()
         };
