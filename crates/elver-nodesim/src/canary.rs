@@ -21,6 +21,10 @@ canaries! {
     LostCompletion = "lost-completion",
     /// A message, or what a READ returned, has a wrong byte.
     CorruptData = "corrupt-data",
+    /// A receive is filled beyond what its message has.
+    FilledTooFar = "filled-too-far",
+    /// The message of a WRITE_WITH_IMM comes before the last byte that it writes.
+    ToldBeforeWritten = "told-before-written",
     /// A message comes with the VQP of another sender.
     WrongSource = "wrong-source",
     /// The end of a connect is never told.

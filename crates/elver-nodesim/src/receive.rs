@@ -5,7 +5,8 @@ use elver_verbs::{Gid, RecvWr, WcFlags, WcOpcode, WcStatus};
 
 use crate::canary::Canary;
 use crate::model::{
-    Addressee, Hold, OpIx, OpState, Phase, Piece, Recv, Target, Violation, VqpIx, broken, bytes,
+    Addressee, Hold, Moment, OpIx, OpState, Phase, Piece, Recv, Target, Violation, VqpIx, broken,
+    bytes,
 };
 use crate::post::MESSAGE_MAX;
 use crate::world::World;
@@ -121,6 +122,14 @@ impl World {
             self.model.vqps[vqp].has_unfit = true;
             return self.accept(vqp, completion, None);
         }
+        // What is written elsewhere fills none of it.
+        let filled = if wc.opcode == WcOpcode::RecvRdmaWithImm { 0 } else { wc.byte_len };
+        if self.planter.strikes(Canary::FilledTooFar) {
+            self.model.overfill(&pieces, filled);
+        }
+        if let Some(at) = self.model.overfilled(&pieces, filled) {
+            broken!("VQP {vqp}: byte {at} of receive {index} is new, behind its {filled} bytes");
+        }
         let mut found = self.model.gather(&pieces, wc.byte_len);
         if !found.is_empty() && self.planter.strikes(Canary::CorruptData) {
             found[0] ^= 1;
@@ -200,6 +209,12 @@ impl World {
                 wc.opcode
             );
         }
+        if writes {
+            self.check_written(op).map_err(|what| {
+                Violation(format!("VQP {vqp}: of WR {op} was told before it had written: {what}"))
+            })?;
+        }
+        let message = &self.model.ops[op];
         if message.delivered {
             broken!("VQP {vqp}: message {op} came twice");
         }
@@ -237,6 +252,24 @@ impl World {
             self.model.vqps[accepted].stale = true;
         }
         Ok(())
+    }
+
+    /// Whether what a WRITE_WITH_IMM wrote is in place, of which somebody was told.
+    fn check_written(&mut self, index: OpIx) -> Result<(), String> {
+        let op = &self.model.ops[index];
+        let Some((region, offset)) = op.remote.filter(|_| op.len > 0) else { return Ok(()) };
+        let region = &self.model.regions[region];
+        // Memory that its client has taken back tells nothing any more.
+        if region.hold == Hold::Back || region.vanished {
+            return Ok(());
+        }
+        let mut found = region.memory.view()[offset as usize..][..op.len as usize].to_vec();
+        if self.planter.strikes(Canary::ToldBeforeWritten)
+            && let Some(last) = found.last_mut()
+        {
+            *last ^= 1;
+        }
+        region.check_read(&self.model.ops, Moment::Told(index, op), offset, &found)
     }
 
     /// The VQP that got a message must be the one that it was for.

@@ -159,7 +159,8 @@ impl Vqp {
                 _ => break,
             };
             let (Payload::Sges(&[sge]), None) = (wr.payload, wr.dest) else { break };
-            if sge.length == 0 || sge.length > longest {
+            // What is fenced may be what a READ before it has yet to bring: the device fetches it in its turn.
+            if wr.flags.contains(SendFlags::FENCE) || sge.length == 0 || sge.length > longest {
                 break;
             }
             let Ok(mr) = mrs.check(self.client, &mut self.local, &sge, false) else { break };

@@ -2,6 +2,8 @@
 //! executed and not yet acknowledged: nothing is executed twice for that, and nobody is told that
 //! something was done which was not.
 
+mod executed;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
@@ -51,6 +53,8 @@ struct Pair {
     /// What completed at each node, by VQP: the WR and how it ended.
     told: [BTreeMap<u32, Vec<(u64, WcStatus)>>; 3],
     near: Region,
+    /// Looks at memory after each step.
+    reader: Option<executed::Reader>,
 }
 
 impl Pair {
@@ -70,6 +74,17 @@ impl Pair {
 
     /// The same, configured otherwise.
     fn configured(has_dc: &dyn Fn(usize) -> bool, change: &dyn Fn(Config) -> Config) -> Pair {
+        // Few, so that some of what is posted has not gone when the RC QP breaks.
+        let device = elver_sim::Config { max_packets_in_flight: 8, ..elver_sim::Config::default() };
+        Pair::on(&device, has_dc, change)
+    }
+
+    /// The same, on other devices.
+    fn on(
+        device: &elver_sim::Config,
+        has_dc: &dyn Fn(usize) -> bool,
+        change: &dyn Fn(Config) -> Config,
+    ) -> Pair {
         let transfer = TransferConfig { idle_ns: 0, ..Config::default().transfer };
         let config = change(Config {
             dc_qps: 2,
@@ -84,11 +99,9 @@ impl Pair {
             let dc_qps = if has_dc(n) { config.dc_qps } else { 0 };
             Config { dc_qps, ..config.clone() }
         };
-        // Few, so that some of what is posted has not gone when the RC QP breaks.
-        let device = elver_sim::Config { max_packets_in_flight: 8, ..elver_sim::Config::default() };
-        let mut nodes = Nodes::with(3, &config, &device, ClientLimits::default());
+        let mut nodes = Nodes::with(3, &config, device, ClientLimits::default());
         let near = Region::new(&mut nodes, 1, 1 << 16);
-        Pair { nodes, told: Default::default(), near }
+        Pair { nodes, told: Default::default(), near, reader: None }
     }
 
     fn vqp(&mut self, n: usize, to: usize) -> VqpId {
@@ -106,6 +119,9 @@ impl Pair {
 
     fn step(&mut self) {
         self.nodes.step();
+        if let Some(reader) = &mut self.reader {
+            reader.look_at_last();
+        }
         self.poll();
     }
 

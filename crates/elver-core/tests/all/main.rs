@@ -15,6 +15,7 @@ mod memory;
 mod mute;
 mod not_ready;
 mod one_sided;
+mod order;
 mod outages;
 mod qos;
 mod random;

@@ -87,6 +87,22 @@ impl Arena {
         }
     }
 
+    /// The first byte of a piece, behind its first `skip`, that is not as the client left it.
+    pub(crate) fn changed(&self, offset: u64, len: u32, skip: u64) -> Option<u64> {
+        let bytes = self.memory.view();
+        let differs = |at: &u64| {
+            let at = (offset + at) as usize;
+            bytes[at] != self.shadow[at]
+        };
+        (skip..len.into()).find(differs)
+    }
+
+    /// Changes a byte behind the client's back.
+    pub(crate) fn spoil(&self, at: u64) {
+        let changed = self.memory.view()[at as usize] ^ 1;
+        self.memory.write_waiting(at, &[changed]).expect("a piece lies inside its memory");
+    }
+
     pub(crate) fn drop_asked(&mut self) {
         if self.hold == Hold::Open {
             self.hold = Hold::Dropping;

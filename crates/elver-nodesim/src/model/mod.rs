@@ -144,6 +144,25 @@ impl Model {
         out
     }
 
+    /// The first byte of a receive behind the first `len` that is not as it was before it was posted.
+    pub(crate) fn overfilled(&self, pieces: &[Piece], len: u32) -> Option<u64> {
+        let mut start = 0;
+        pieces.iter().find_map(|piece| {
+            let (skip, before) = (u64::from(len).saturating_sub(start), start);
+            start += u64::from(piece.len);
+            let at = self.arenas[piece.arena].changed(piece.offset, piece.len, skip)?;
+            Some(before + at)
+        })
+    }
+
+    /// Plants a byte in a receive behind its first `len`, if it has any.
+    pub(crate) fn overfill(&self, pieces: &[Piece], len: u32) {
+        let all: u32 = pieces.iter().map(|piece| piece.len).sum();
+        if let Some(last) = pieces.last().filter(|_| all > len) {
+            self.arenas[last.arena].spoil(last.offset + u64::from(last.len) - 1);
+        }
+    }
+
     /// The WR is over: its pieces are the client's again, with what stands in them now.
     pub(crate) fn release(&mut self, pieces: &[Piece]) {
         for piece in pieces {

@@ -36,6 +36,8 @@ pub(crate) struct Region {
     added: Vec<(u64, u64, u64)>,
     /// What CMP_SWPs took away, by word.
     swapped: BTreeSet<(u64, u64)>,
+    /// What CMP_SWPs would have put in that found something else.
+    beaten: BTreeSet<u64>,
     /// What the swapped words held when somebody last looked.
     pub(crate) last: Vec<u64>,
     /// The changes that the memory had when nobody had written to it since the client got it back.
@@ -49,10 +51,12 @@ struct Write {
     len: u64,
 }
 
-/// A moment of a run, to order WRITEs and READs by: a WR, or the end of everything.
+/// A moment of a run, to order WRITEs and READs by: a WR, what tells of one, or the end of everything.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Moment<'a> {
     Op(OpIx, &'a Op),
+    /// A WR of which somebody was told, behind all that it did.
+    Told(OpIx, &'a Op),
     Now(u64),
 }
 
@@ -80,6 +84,7 @@ impl Region {
             writes: Vec::new(),
             added: Vec::new(),
             swapped: BTreeSet::new(),
+            beaten: BTreeSet::new(),
             last: vec![0; ATOMIC_WORDS as usize],
             checked: Cell::new(None),
         }
@@ -233,8 +238,15 @@ impl Region {
         if !known {
             return Err(format!("word {word} held {found:#x}, which nobody swapped in"));
         }
+        // Each swaps in a value of its own.
+        if found == swap {
+            return Err(format!("word {word} was swapped twice: {found:#x} is what it puts there"));
+        }
         if found == compare && !self.swapped.insert((word, found)) {
             return Err(format!("{found:#x} was swapped out of word {word} twice"));
+        }
+        if found != compare {
+            self.beaten.insert(swap);
         }
         self.last[word as usize] = if found == compare { swap } else { found };
         Ok(())
@@ -256,9 +268,12 @@ impl Region {
         let bytes = self.memory.view();
         let data = self.data_len();
         self.check_read(ops, Moment::Now(now), 0, &bytes[..data as usize])?;
-        for word in 0..COUNTERS {
+        let held_in = |word: u64| {
             let at = (data + word * 8) as usize;
-            let held = u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+            u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+        };
+        for word in 0..COUNTERS {
+            let held = held_in(word);
             let aimed = |op: &&Op| {
                 op.opcode == SendOpcode::FetchAdd
                     && op.remote == Some((index, data + word * 8))
@@ -275,6 +290,21 @@ impl Region {
                 return Err(format!(
                     "counter {word} is {held}, but must be {least} and some of {unsure:?}"
                 ));
+            }
+        }
+        for word in COUNTERS..ATOMIC_WORDS {
+            let held = held_in(word);
+            let puts_it = |op: &Op| {
+                op.opcode == SendOpcode::CompareSwap
+                    && op.remote == Some((index, data + word * 8))
+                    && op.planted.is_none()
+                    && op.operands.1 == held
+            };
+            if self.swapped.contains(&(word, held)) {
+                return Err(format!("word {word} is {held:#x}, which was swapped out of it"));
+            }
+            if held != 0 && (self.beaten.contains(&held) || !ops.iter().any(puts_it)) {
+                return Err(format!("word {word} is {held:#x}, which nobody swapped in"));
             }
         }
         Ok(())
@@ -298,6 +328,7 @@ fn before(ops: &[Op], op: OpIx, when: Moment<'_>) -> bool {
     let this = &ops[op];
     match when {
         Moment::Now(step) => this.ended.is_some_and(|ended| ended <= step),
+        Moment::Told(told, then) => op == told || before(ops, op, Moment::Op(told, then)),
         Moment::Op(other, then) => {
             let follows = this.vqp == then.vqp && this.epoch == then.epoch && op < other;
             let failed = matches!(this.state, OpState::Failed(_) | OpState::Forgotten);
@@ -392,6 +423,49 @@ mod tests {
         region.atomic(std::slice::from_ref(&swap), &swap, at, 0).unwrap();
         assert!(region.atomic(std::slice::from_ref(&swap), &swap, at, 0).is_err());
         assert!(region.atomic(std::slice::from_ref(&swap), &swap, at, 77).is_err());
+        assert!(region.atomic(std::slice::from_ref(&swap), &swap, at, 9).is_err(), "its own");
+    }
+
+    /// A swapped word holds at the end what somebody swapped in, whom nobody told that he lost, and which nobody took
+    /// away.
+    #[test]
+    fn a_swapped_word_holds_what_the_last_one_put_there() {
+        let mut region = region();
+        let at = LEN + 8 * COUNTERS;
+        let swap = |compare, swap, ended| {
+            let mut op = op(1, SendOpcode::CompareSwap, 1, ended);
+            (op.operands, op.remote) = ((compare, swap), Some((0, at)));
+            op
+        };
+        let ops = [swap(0, 9, Some(2)), swap(0, 8, Some(2)), swap(9, 7, None)];
+        region.atomic(&ops, &ops[0], at, 0).unwrap();
+        region.atomic(&ops, &ops[1], at, 9).unwrap();
+        let ends_with = |held: u64| {
+            region.memory.write(at, &held.to_ne_bytes()).unwrap();
+            region.check_rest(0, &ops, 3).is_ok()
+        };
+        assert!(ends_with(9) && ends_with(7));
+        assert!(!ends_with(0) && !ends_with(8) && !ends_with(6));
+    }
+
+    #[test]
+    fn who_is_told_of_a_write_finds_it_or_what_came_behind() {
+        let mut region = region();
+        let write = SendOpcode::Write;
+        let ops = [
+            op(1, write, 1, None),
+            op(1, SendOpcode::WriteWithImm, 1, None),
+            op(2, write, 2, None),
+        ];
+        for write in 0..3 {
+            region.add_write(write, 0, LEN);
+        }
+        let finds = |id| {
+            let found = bytes(id, LEN as u32);
+            region.check_read(&ops, Moment::Told(1, &ops[1]), 0, &found).is_ok()
+        };
+        assert!(finds(1) && finds(2));
+        assert!(!finds(0) && !finds(INITIAL));
     }
 
     #[test]

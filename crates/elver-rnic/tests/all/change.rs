@@ -3,7 +3,7 @@
 use elver_rnic::MrChange;
 use elver_verbs::*;
 
-use crate::common::{Host, Net, VecMemory};
+use crate::common::{Host, Net, VecMemory, address};
 
 /// What one WR of host 0 came to.
 fn done(net: &mut Net, qp: Qp, op: SendOp, sges: &[Sge]) -> WcStatus {
@@ -189,6 +189,32 @@ fn an_srq_holds_as_many_as_it_was_changed_to() {
         assert!(nic.resize_srq(srq, wrong).is_err(), "{wrong}");
     }
     assert_eq!(nic.query_srq(srq).unwrap().max_wr, 2);
+}
+
+/// Its owner is told when fewer receives are left than he said, once (IBTA vol. 1, 11.2.3.4): not when as many are.
+#[test]
+fn an_srq_tells_when_fewer_are_left_than_its_limit() {
+    let mut net = Net::new(2);
+    let host = &mut net.hosts[1];
+    let (pd, cq, sge) = (host.pd, host.cq, [host.sge(0, 16)]);
+    let srq = host.nic.create_srq(SrqInit { pd, max_wr: 4, max_sge: 1 }).unwrap();
+    let init = QpInit { srq: Some(srq), ..QpInit::new(QpType::Rc, pd, cq) };
+    let to = host.nic.create_qp(init).unwrap();
+    let from = net.hosts[0].create_qp(QpType::Rc);
+    net.hosts[0].connect(from, QpType::Rc, address(1), to.0, |_| {});
+    net.hosts[1].connect(to, QpType::Rc, address(0), from.0, |_| {});
+    let (now, wr) = (net.now, [RecvWr { wr_id: 1, sges: &sge }]);
+    for _ in 0..4 {
+        net.hosts[1].nic.post_srq_recv(now, srq, &wr).unwrap();
+    }
+    net.hosts[1].nic.modify_srq(srq, 3).unwrap();
+    while net.hosts[1].nic.poll_async_event().is_some() {}
+    for told in [None, Some(AsyncEvent::SrqLimitReached(srq)), None] {
+        assert_eq!(done(&mut net, from, SendOp::Send, &[]), WcStatus::Success);
+        let events: Vec<_> = std::iter::from_fn(|| net.hosts[1].nic.poll_async_event()).collect();
+        let limit = |event: &&AsyncEvent| matches!(event, AsyncEvent::SrqLimitReached(_));
+        assert_eq!(events.iter().find(limit).copied(), told, "{events:?}");
+    }
 }
 
 /// Who posts all or none learns of the first that would be refused, and nothing was posted.

@@ -10,6 +10,7 @@ mod dc;
 mod later;
 mod long;
 mod multicast;
+mod rights;
 mod same;
 mod shares;
 mod strangers;

@@ -397,8 +397,8 @@ fn nobody_reaches_memory_that_is_not_open_to_peers() {
     }
 }
 
-/// The key of a part opens that part, at its own address, and no byte before or behind it; nor does it with windows and
-/// local SGEs.
+/// The key of a part opens that part, at its own address, and no byte before or behind it. Of windows and local SGEs
+/// [`crate::rights`] says the same.
 #[test]
 fn the_key_of_a_part_opens_that_part_alone() {
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;

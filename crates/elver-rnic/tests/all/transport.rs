@@ -192,6 +192,9 @@ fn ud_delivers_a_grh() {
     }
 }
 
+/// What the timer of a receiver that is not ready says, in all tests (IBTA vol. 1, table 45, code 1).
+const RNR_NS: u64 = 10_000;
+
 #[test]
 fn rnr_waits_for_a_receive() {
     for hosts in [1, 2] {
@@ -220,10 +223,15 @@ fn rnr_waits_for_a_receive() {
         assert_eq!(wcs.iter().find(|wc| wc.wr_id == 7).unwrap().status, WcStatus::Success);
         net.hosts[last].poll();
 
+        // It is tried again as often as the retries say, each time behind the receiver's timer.
+        let (begun, refused) = (net.now, net.hosts[last].nic.counters().rnr_nak_sent);
         net.hosts[0].post(net.now, a, SendOp::Send, &sge, None);
         net.run_clean();
         let wcs = net.hosts[0].poll();
         assert_eq!(wcs.iter().find(|wc| wc.wr_id == 7).unwrap().status, WcStatus::RnrRetryExcErr);
+        assert_eq!(net.hosts[last].nic.counters().rnr_nak_sent - refused, 1 + 3);
+        let took = net.now.ns_since(begun);
+        assert!(took >= 3 * RNR_NS, "{hosts} hosts: {took} ns");
     }
 }
 
