@@ -92,9 +92,12 @@ fn one_whose_request_ends_while_nobody_is_there_goes_on() {
     kill_amid(&mut platform, &function, "go");
     std::fs::write(platform.code().join("go"), "").unwrap();
     wait_for("its answer to be lost", || {
-        platform.logs().contains("Connection refused").then_some(())
+        let logs = platform.logs();
+        ["is lost", "ConnectionRefusedError"].iter().any(|said| logs.contains(said)).then_some(())
     });
     platform.start_again();
+    // One in a new container could have its number.
+    wait_for("it to be found", || (!platform.list().processes.is_empty()).then_some(()));
     until_it_answers(&platform, &function, &first);
     platform.end();
     wait_for_processes(61_203, 0);
@@ -142,10 +145,12 @@ fn one_of_awslambdaric_goes_on_too() {
         platform.logs().contains("Failed to post invocation response").then_some(())
     });
     platform.start_again();
+    wait_for("it to be found", || (!platform.list().processes.is_empty()).then_some(()));
     until_it_answers(&platform, &function, &first);
     // Its answer is refused then.
     kill_amid(&mut platform, &function, "back");
     platform.start_again();
+    wait_for("it to be found", || (!platform.list().processes.is_empty()).then_some(()));
     std::fs::write(platform.code().join("back"), "").unwrap();
     until_it_answers(&platform, &function, &first);
     platform.end();
