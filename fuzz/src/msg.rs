@@ -268,6 +268,9 @@ impl Rank {
         if value & 4 != 0 {
             self.engine.give_up(tag);
         }
+        if value & 64 != 0 {
+            self.engine.end_operation();
+        }
     }
 
     /// Takes a request that is over, or does not want one any more.

@@ -43,7 +43,7 @@ impl Session {
         inner.check_own()?;
         // What this process has done itself, the node does not tell.
         inner.tell_done();
-        if inner.has_ready() {
+        if inner.has_ready() || inner.has_end() {
             return Ok(false);
         }
         let is_armed = inner.link.arm()?;
@@ -66,7 +66,7 @@ impl Session {
     pub fn arm_for_news(&self, waker: &task::Waker) -> Result<bool, Error> {
         let mut inner = self.inner.borrow_mut();
         inner.check_own()?;
-        if inner.tell_done() || !inner.link.arm()? {
+        if inner.tell_done() || inner.has_end() || !inner.link.arm()? {
             return Ok(false);
         }
         drop(inner);

@@ -66,6 +66,7 @@ impl Cq {
     /// [`Error::NodeGone`].
     pub fn poll(&self, wcs: &mut [Wc]) -> Result<usize, Error> {
         let mut inner = self.0.session.inner.borrow_mut();
+        inner.check_own()?;
         match inner.take_from(self.0.id, wcs) {
             0 => {
                 inner.poll()?;

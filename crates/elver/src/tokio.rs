@@ -152,7 +152,7 @@ impl AsyncSession {
         let news = {
             let mut inner = self.inner();
             inner.check_own()?;
-            inner.link.arm()?.then_some(inner.news)
+            (!inner.has_end() && inner.link.arm()?).then_some(inner.news)
         };
         let Some(news) = news else {
             // It may be so for long that the node cannot be woken.

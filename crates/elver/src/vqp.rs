@@ -182,6 +182,7 @@ impl Vqp {
     /// [`Error::NodeGone`].
     pub fn poll_cq(&self, wcs: &mut [Wc]) -> Result<usize, Error> {
         let mut inner = self.inner();
+        inner.check_own()?;
         match take(&mut inner, self.0.id, wcs) {
             0 => {
                 inner.poll()?;

@@ -1,5 +1,6 @@
 use elver::SessionRefMut;
 
+use crate::error::Loss;
 use crate::inner::Inner;
 use crate::protocol::tags::{self, COLLECTIVE, NUMBER_MASK, OPERATIONS};
 use crate::protocol::{Discord, Status, Wanted};
@@ -31,13 +32,13 @@ pub(super) struct Operation<'a> {
 impl<'a> Operation<'a> {
     pub(super) fn begin(group: &'a Group, what: What) -> Result<Operation<'a>, Error> {
         let mut inner = group.inner.borrow_mut();
-        if let Some(error) = dead(&inner) {
-            return Err(error);
-        }
         let number = inner.collectives & NUMBER_MASK;
         inner.collectives = inner.collectives.wrapping_add(1);
         inner.engine.begin_operation(tags::of_operation(what as u32, number));
-        Ok(Operation { inner, what, number })
+        let mut operation = Operation { inner, what, number };
+        let begun = dead(&operation.inner).map_or(Ok(()), Err);
+        operation.or_give_up(begun)?;
+        Ok(operation)
     }
 
     pub(super) fn rank(&self) -> u32 {
@@ -78,7 +79,12 @@ impl<'a> Operation<'a> {
 
     /// Whoever cannot go on says so, since others may wait for it; but where they hear of the cause themselves.
     fn or_give_up<T>(&mut self, done: Result<T, Error>) -> Result<T, Error> {
-        let is_heard = |error: &Error| matches!(error, Error::GaveUp { .. } | Error::Lost { .. });
+        let is_heard = |error: &Error| match error {
+            Error::GaveUp { .. } => true,
+            // What a rank sent to this one, or offered it, is this one's to tell.
+            Error::Lost { loss, .. } => !matches!(loss, Loss::Fault(_) | Loss::Unreadable(_)),
+            _ => false,
+        };
         if done.as_ref().is_err_and(|error| !is_heard(error)) {
             let tag = self.tag();
             self.inner.engine.give_up(tag);
@@ -108,6 +114,12 @@ impl<'a> Operation<'a> {
         }
         let operation = self.what.name();
         if theirs == ours { Ok(()) } else { Err(Error::Length { rank, theirs, ours, operation }) }
+    }
+}
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        self.inner.engine.end_operation();
     }
 }
 

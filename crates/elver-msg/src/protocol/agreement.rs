@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 
+use super::limits::OPERATIONS_MESSAGES;
 use super::requests::Status;
-use super::tags;
+use super::tags::{self, NUMBER_MASK};
 
-/// Operations to come that a rank may have given up; of one that is so far ahead what it gives up later is not kept.
-const GIVEN_UP_MAX: usize = 16;
+/// Most runs of operations that a rank gave up ahead of another: between two there is one that ended well there, and its
+/// message waits here.
+const RUNS_MAX: usize = OPERATIONS_MESSAGES as usize + 2;
 
 /// Why a collective operation has no end, though all ranks are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,26 +26,60 @@ pub enum Discord {
 pub(super) struct Agreement {
     /// The tag of the operation that goes on, or was the last one.
     current: Option<u32>,
+    /// It goes on no more.
+    is_over: bool,
     discord: Option<Discord>,
-    /// By rank: tags of operations to come that it gave up.
-    given_up: Vec<VecDeque<u32>>,
+    /// By rank: operations to come that it gave up.
+    given_up: Vec<VecDeque<Run>>,
+}
+
+/// Operations one behind the other.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// The tag of the first.
+    first: u32,
+    count: u32,
+}
+
+impl Run {
+    fn last(&self) -> u32 {
+        self.first.wrapping_add(self.count - 1)
+    }
+
+    fn has(&self, tag: u32) -> bool {
+        (tag.wrapping_sub(self.first) & NUMBER_MASK) < self.count
+    }
 }
 
 impl Agreement {
     pub(super) fn new(ranks: usize) -> Agreement {
         let given_up = (0..ranks).map(|_| VecDeque::new()).collect();
-        Agreement { current: None, discord: None, given_up }
+        Agreement { current: None, is_over: true, discord: None, given_up }
     }
 
     pub(super) fn begin(&mut self, tag: u32, differs: Option<Status>) {
-        (self.current, self.discord) = (Some(tag), differs.map(Discord::Differs));
+        (self.current, self.is_over) = (Some(tag), false);
+        self.discord = differs.map(Discord::Differs);
         for (rank, given_up) in (0..).zip(&mut self.given_up) {
-            given_up.retain(|gone| !tags::is_before(*gone, tag));
-            if given_up.front().is_some_and(|gone| tags::is_same_turn(*gone, tag)) {
-                given_up.pop_front();
+            given_up.retain(|run| !tags::is_before(run.last(), tag));
+            if given_up.front().is_some_and(|run| run.has(tag)) {
                 self.discord.get_or_insert(Discord::GivenUp { rank });
             }
         }
+    }
+
+    /// The operation that went on is over here, however it ended.
+    pub(super) fn end(&mut self) {
+        self.is_over = true;
+    }
+
+    /// Whether nobody will receive a message of this tag: its operation is over here.
+    #[inline]
+    pub(super) fn is_left_over(&self, tag: u32) -> bool {
+        tags::operation(tag).is_some()
+            && self.current.is_some_and(|current| {
+                tags::is_before(tag, current) || self.is_over && tags::is_same_turn(tag, current)
+            })
     }
 
     /// A message came.
@@ -62,10 +98,17 @@ impl Agreement {
             self.discord.get_or_insert(Discord::GivenUp { rank });
             return;
         }
+        if self.current.is_some_and(|current| tags::is_before(tag, current)) {
+            return;
+        }
         let given_up = &mut self.given_up[rank as usize];
-        let is_over = self.current.is_some_and(|current| tags::is_before(tag, current));
-        if !is_over && given_up.len() < GIVEN_UP_MAX {
-            given_up.push_back(tag);
+        let has_room = given_up.len() < RUNS_MAX;
+        match given_up.back_mut() {
+            Some(run) if tags::is_same_turn(tag, run.last().wrapping_add(1)) => {
+                run.count = (run.count + 1).min(NUMBER_MASK / 2);
+            }
+            _ if has_room => given_up.push_back(Run { first: tag, count: 1 }),
+            _ => {}
         }
     }
 
@@ -117,7 +160,32 @@ mod tests {
     fn what_is_kept_is_bounded() {
         let mut agreement = Agreement::new(1);
         agreement.begin(tag(0, 0), None);
-        (1..100_000).for_each(|number| agreement.given_up(0, tag(0, number)));
-        assert_eq!(agreement.given_up[0].len(), GIVEN_UP_MAX);
+        (1..100_000).for_each(|number| agreement.given_up(0, tag(0, 2 * number)));
+        assert_eq!(agreement.given_up[0].len(), RUNS_MAX);
+    }
+
+    /// Of one that was far ahead what it gave up was forgotten: who came there waited for it.
+    #[test]
+    fn all_that_is_given_up_in_a_row_is_known() {
+        let mut agreement = Agreement::new(2);
+        let number = |turn: u32| (NUMBER_MASK - 50 + turn) & NUMBER_MASK;
+        agreement.begin(tag(0, number(0)), None);
+        (1..1_000).for_each(|turn| agreement.given_up(1, tag(turn % 3, number(turn))));
+        for turn in 1..1_000 {
+            agreement.begin(tag(0, number(turn)), None);
+            assert_eq!(agreement.discord(), Some(Discord::GivenUp { rank: 1 }), "turn {turn}");
+        }
+        agreement.begin(tag(0, number(1_000)), None);
+        assert_eq!((agreement.discord(), agreement.given_up[1].len()), (None, 0));
+    }
+
+    #[test]
+    fn what_is_left_of_an_operation_that_is_over_is_for_nobody() {
+        let mut agreement = Agreement::new(2);
+        agreement.begin(tag(0, 5), None);
+        assert!(agreement.is_left_over(tag(3, 4)) && !agreement.is_left_over(tag(3, 5)));
+        agreement.end();
+        assert!(agreement.is_left_over(tag(3, 5)) && !agreement.is_left_over(tag(3, 6)));
+        assert!(!agreement.is_left_over(4));
     }
 }

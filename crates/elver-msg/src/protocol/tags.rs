@@ -38,11 +38,6 @@ pub(crate) fn is_before(tag: u32, other: u32) -> bool {
     (1..=NUMBER_MASK / 2).contains(&ahead)
 }
 
-/// Whether a tag is of an operation that came before that of another.
-pub(crate) fn is_late(tag: u32, current: u32) -> bool {
-    operation(tag).is_some() && is_before(tag, current)
-}
-
 /// Whether a tag is of another operation than one whose turn is the same.
 pub(crate) fn is_other(tag: u32, current: u32) -> bool {
     operation(tag).is_some() && is_same_turn(tag, current) && tag != current

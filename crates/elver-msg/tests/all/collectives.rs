@@ -194,3 +194,23 @@ fn all_ranks_are_told_when_some_do_not_agree() {
         });
     }
 }
+
+/// Its long messages were offered, and nobody took them: the good-bye waited for that.
+#[test]
+fn who_met_one_that_does_not_agree_can_finish() {
+    let node = TestNode::start(config(48, 1));
+    for size in [3, 4] {
+        together(&[&node], size, Options::default(), |group| {
+            for _ in 0..20 {
+                let told = match group.rank() {
+                    0 => group.barrier(),
+                    _ => group.allreduce(&mut vec![1_u32; 40_000], ops::sum),
+                };
+                told.unwrap_err();
+            }
+            let mut few = vec![1_u32; if group.rank() == 0 { 3_000 } else { 30_000 }];
+            group.allreduce(&mut few, ops::sum).unwrap_err();
+            group.finish().unwrap();
+        });
+    }
+}

@@ -50,7 +50,8 @@ pub(super) struct Directs {
     generation: u64,
     /// Doors that are open, by the keys of their regions.
     doors: FxHashMap<u32, Vec<Door>>,
-    waits: FxHashMap<Whose, Wait>,
+    /// Of a goodbye one for each deregistration that it goes on with.
+    waits: FxHashMap<Whose, Vec<Wait>>,
     /// Of sessions that have ended, those whose processes were inside then, oldest first.
     lingering: VecDeque<Lingering>,
     settled_at: Time,
@@ -85,8 +86,8 @@ struct Wait {
 }
 
 impl Wait {
-    fn since(since: Time) -> Wait {
-        Wait { accesses: Vec::new(), since, is_due: false, is_late: false }
+    fn new(accesses: Vec<Access>, since: Time) -> Wait {
+        Wait { accesses, since, is_due: false, is_late: false }
     }
 }
 
@@ -220,7 +221,7 @@ impl Directs {
             }
         }
         let Some(whose) = whose.filter(|_| !accesses.is_empty()) else { return };
-        self.waits.entry(whose).or_insert_with(|| Wait::since(now)).accesses.extend(accesses);
+        self.waits.entry(whose).or_default().push(Wait::new(accesses, now));
     }
 
     /// A session has ended: nobody hears what becomes of its deregistrations, and its process reaches nothing by its
@@ -241,7 +242,7 @@ impl Directs {
             accesses.extend(own.filter_map(|one| one.end.shut(one.door)));
         }
         // Who waits for it already waits on, and hears of its process's end.
-        let waited = self.waits.values().flat_map(|wait| &wait.accesses);
+        let waited = self.waits.values().flatten().flat_map(|wait| &wait.accesses);
         let own = waited.filter(|one| Arc::ptr_eq(&one.end, &gate.end) && !one.has_ended());
         accesses.extend(own.cloned());
         if gate.end.is_orphan() {
@@ -264,13 +265,10 @@ impl Directs {
     pub(super) fn leaves(&mut self, token: u64, client: ClientId) {
         let is_its =
             |whose: &Whose| matches!(whose, Whose::Region { token: of, .. } if *of == token);
-        let its: Vec<Wait> =
-            self.waits.extract_if(|whose, _| is_its(whose)).map(|(_, wait)| wait).collect();
-        for Wait { accesses, since, is_late, .. } in its {
-            let all =
-                self.waits.entry(Whose::Goodbye(client)).or_insert_with(|| Wait::since(since));
-            all.accesses.extend(accesses);
-            (all.since, all.is_late) = (all.since.min(since), all.is_late | is_late);
+        let its: Vec<Vec<Wait>> =
+            self.waits.extract_if(|whose, _| is_its(whose)).map(|(_, waits)| waits).collect();
+        if !its.is_empty() {
+            self.waits.entry(Whose::Goodbye(client)).or_default().extend(its.into_iter().flatten());
         }
     }
 
@@ -289,20 +287,25 @@ impl Directs {
     /// All else that a deregistration or a goodbye waits for is over: whether somebody is still inside, so that
     /// [`Directs::settle`] tells when it is done.
     pub(super) fn holds(&mut self, whose: Whose) -> Held {
-        let Some(wait) = self.waits.get_mut(&whose) else { return Held::Free };
-        wait.accesses.retain(|access| !access.has_ended());
-        let held = if wait.accesses.is_empty() { Held::Free } else { Held::Late };
-        if held == Held::Free || wait.is_late {
+        let Some(waits) = self.waits.get_mut(&whose) else { return Held::Free };
+        waits.retain_mut(|wait| {
+            wait.accesses.retain(|access| !access.has_ended());
+            !wait.accesses.is_empty()
+        });
+        let held = if waits.is_empty() { Held::Free } else { Held::Late };
+        if waits.iter().all(|wait| wait.is_late) {
             self.waits.remove(&whose);
             return held;
         }
-        wait.is_due = true;
+        waits.iter_mut().for_each(|wait| wait.is_due = true);
         Held::Back
     }
 
     /// Whether a client's goodbye waits for somebody.
     pub(super) fn keeps(&self, client: ClientId) -> bool {
-        self.waits.get(&Whose::Goodbye(client)).is_some_and(|wait| !wait.is_late)
+        self.waits
+            .get(&Whose::Goodbye(client))
+            .is_some_and(|waits| waits.iter().any(|wait| !wait.is_late))
     }
 
     /// Looks at those who are waited for.
@@ -325,23 +328,28 @@ impl Directs {
                 self.lingering.push_back(one);
             }
         }
-        self.waits.retain(|whose, wait| {
-            wait.accesses.retain(|access| !access.has_ended());
-            let is_over = wait.accesses.is_empty();
-            let is_late = now.ns_since(wait.since) >= patience_ns
-                || wait.accesses.iter().all(Access::is_given_up);
-            if !is_over && !wait.is_late && is_late {
-                wait.is_late = true;
-                settled.stuck.extend(wait.accesses.iter().map(|access| access.end.token));
-            }
-            match *whose {
-                Whose::Region { token, request } if wait.is_due && (is_over || wait.is_late) => {
-                    settled.regions.push((token, request, is_over));
-                    false
+        self.waits.retain(|whose, waits| {
+            waits.retain_mut(|wait| {
+                wait.accesses.retain(|access| !access.has_ended());
+                let is_over = wait.accesses.is_empty();
+                let is_late = now.ns_since(wait.since) >= patience_ns
+                    || wait.accesses.iter().all(Access::is_given_up);
+                if !is_over && !wait.is_late && is_late {
+                    wait.is_late = true;
+                    settled.stuck.extend(wait.accesses.iter().map(|access| access.end.token));
                 }
-                Whose::Region { .. } => !is_over,
-                Whose::Goodbye(_) => !is_over && !wait.is_late,
-            }
+                match *whose {
+                    Whose::Region { token, request }
+                        if wait.is_due && (is_over || wait.is_late) =>
+                    {
+                        settled.regions.push((token, request, is_over));
+                        false
+                    }
+                    Whose::Region { .. } => !is_over,
+                    Whose::Goodbye(_) => !is_over && !wait.is_late,
+                }
+            });
+            !waits.is_empty()
         });
         settled
     }

@@ -22,7 +22,13 @@ impl Inner {
             return Err(end);
         }
         let mut any = self.tell_done();
-        let taken = self.take_told(&mut any);
+        let taken = match self.take_told(&mut any) {
+            Err(end) if any => {
+                self.end = Some(end);
+                Ok(())
+            }
+            taken => taken,
+        };
         if self.direct.was_told() {
             self.take_ways();
         }
@@ -36,11 +42,7 @@ impl Inner {
                 told => told?,
             }
         }
-        match taken {
-            Err(end) if any => self.end = Some(end),
-            taken => taken?,
-        }
-        Ok(any)
+        taken.map(|()| any)
     }
 
     /// Takes in what the node told, and looks for something in it. What was told before is there also when the node has
@@ -54,9 +56,20 @@ impl Inner {
             Ok(_) => Ok(found(self)),
             Err(error) => {
                 self.check_own()?;
-                found(self).map(Some).ok_or(error)
+                match found(self) {
+                    Some(found) => {
+                        self.end = Some(error);
+                        Ok(Some(found))
+                    }
+                    None => Err(error),
+                }
             }
         }
+    }
+
+    /// Whether the next look tells why the node tells nothing more.
+    pub(crate) fn has_end(&self) -> bool {
+        self.end.is_some()
     }
 
     #[inline]
@@ -190,6 +203,9 @@ impl Inner {
         loop {
             if let Some(result) = self.poll_for(&mut done)? {
                 return Ok(result);
+            }
+            if self.has_end() {
+                continue;
             }
             wait.heard(self.heard);
             let slept = self.link.rest(wait);

@@ -72,6 +72,7 @@ impl<M: Memory> Engine<M> {
         self.agreement.came(status);
         match self.first_with_room(status) {
             Some(request) => self.deliver(request, status, bytes, lent),
+            None if self.agreement.is_left_over(tag) => self.pass(status, What::Whole(Vec::new())),
             None => self.matching.keep(from, tag, What::Whole(bytes.to_vec())),
         }
         Ok(())
@@ -92,6 +93,9 @@ impl<M: Memory> Engine<M> {
         self.agreement.came(status);
         match self.first_with_room(status) {
             Some(request) => self.accept(request, status, id, offer),
+            None if self.agreement.is_left_over(status.tag) => {
+                self.pass(status, What::Offered(id, offer));
+            }
             None => self.matching.keep(from, header.word, What::Offered(id, offer)),
         }
         Ok(())

@@ -9,21 +9,31 @@ use super::super::tags;
 use super::Engine;
 
 impl<M: Memory> Engine<M> {
-    /// A collective operation begins, whose messages have this tag. Those of earlier ones that nobody has received by now
-    /// are of ranks that did not agree, and go.
+    /// A collective operation begins, whose messages have this tag.
     pub fn begin_operation(&mut self, tag: u32) {
-        let mut differs = None;
+        let is_other = |other| tags::is_other(other, tag);
+        let mut holders = (0..)
+            .zip(&self.peers)
+            .filter(|(_, peer)| peer.holds_operations())
+            .map(|(rank, _)| rank);
+        let differs = holders.find_map(|rank| self.matching.find_if(rank, is_other));
+        self.agreement.begin(tag, differs);
+    }
+
+    /// It is over here, however it ended. What has come for it, and comes from now on, is of ranks that did not agree, and
+    /// is passed over: it would take the credit of what comes next, and its senders would wait.
+    pub fn end_operation(&mut self) {
+        self.agreement.end();
         for rank in 0..self.peers.len() as u32 {
             if !self.peers[rank as usize].holds_operations() {
                 continue;
             }
-            while let Some(message) = self.matching.take_if(rank, |old| tags::is_late(old, tag)) {
+            loop {
+                let is_left = |tag| self.agreement.is_left_over(tag);
+                let Some(message) = self.matching.take_if(rank, is_left) else { break };
                 self.pass_over(rank, message);
             }
-            let is_other = |other| tags::is_other(other, tag);
-            differs = differs.or_else(|| self.matching.find_if(rank, is_other));
         }
-        self.agreement.begin(tag, differs);
     }
 
     /// Why the operation that goes on has no end, if that is known.
@@ -43,8 +53,14 @@ impl<M: Memory> Engine<M> {
 
     /// Takes a message that nobody will receive. One that was offered comes, so that its sender is done with it.
     fn pass_over(&mut self, source: u32, message: Unexpected) {
-        let status = Status { source, tag: message.tag, len: message.what.len() };
-        match message.what {
+        let Unexpected { tag, what, .. } = message;
+        self.pass(Status { source, tag, len: what.len() }, what);
+    }
+
+    /// The same of one that has just come.
+    pub(super) fn pass(&mut self, status: Status, what: What) {
+        let source = status.source;
+        match what {
             What::Whole(_) => self.peers[source as usize].matched(status.tag, status.len),
             What::Offered(id, offer) => {
                 let request = self.requests.add(Request {

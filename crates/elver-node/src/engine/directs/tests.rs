@@ -151,7 +151,7 @@ fn who_is_inside_of_what_goes_when_its_session_ends_is_waited_for_until_it_dies(
     until(&mut engine, |engine| (!engine.directs.waits.is_empty()).then_some(()));
     drop(other);
     without_sessions(&mut engine, 1);
-    assert!(!engine.directs.waits.values().next().unwrap().accesses[0].is_given_up());
+    assert!(!engine.directs.waits.values().next().unwrap()[0].accesses[0].is_given_up());
     drop(child.stdin.take());
     child.wait().unwrap();
     let is_done =

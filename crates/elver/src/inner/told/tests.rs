@@ -61,3 +61,25 @@ fn what_the_node_told_is_there_behind_its_end() {
     is_gone(vqp.wait_cq(&mut wcs, soon));
     is_gone(vqp.poll_cq(&mut wcs));
 }
+
+/// The look that found a completion in it dropped why.
+#[test]
+fn why_the_node_ends_a_session_is_told_behind_all_that_it_told() {
+    let (session, socket, mut node) = silent::session();
+    let vqp = silent::vqp(&session);
+    let mut wcs = [Wc::default()];
+    for wr_id in [1, 2] {
+        let wc = Wc { wr_id, ..Wc::default() };
+        assert!(node.complete(&Completion { vqp: 1, source: None, wc }).unwrap());
+    }
+    session.poll().unwrap();
+    let why = Error::Rejected { text: "enough".into() };
+    session.inner.borrow_mut().end = Some(why);
+    for wr_id in [1, 2] {
+        assert_eq!((vqp.wait_cq(&mut wcs, None).unwrap(), wcs[0].wr_id), (1, wr_id));
+        assert!(!session.arm().unwrap());
+    }
+    let told = vqp.wait_cq(&mut wcs, None);
+    assert!(matches!(&told, Err(Error::Rejected { text }) if text == "enough"), "{told:?}");
+    drop(socket);
+}
