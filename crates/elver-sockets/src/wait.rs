@@ -171,11 +171,7 @@ impl Looks {
                 self.kept_awake += 1;
                 return Ok(Next::Look);
             }
-            None => {
-                // It would be told at once again.
-                world.unarmed = false;
-                NAP
-            }
+            None => NAP,
         };
         let left = deadline.map_or(at_most, |deadline| at_most.min(deadline - now));
         let mut fds = Vec::new();
