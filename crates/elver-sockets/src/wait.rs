@@ -208,14 +208,7 @@ impl Asleep {
         mut fds: Vec<pollfd>,
         at_most: Duration,
     ) -> Result<Asleep, c_int> {
-        let bell = match world.bells.pop().map_or_else(new_bell, Ok) {
-            Ok(bell) => bell,
-            Err(error) => {
-                // It keeps no watch for those who sleep.
-                world.unarmed = true;
-                return Err(error);
-            }
-        };
+        let bell = world.bells.pop().map_or_else(new_bell, Ok)?;
         let others = fds.len();
         fds.push(asked(bell.as_fd().as_raw_fd(), POLLIN));
         let link = world.link().filter(|_| !world.is_watch_kept());

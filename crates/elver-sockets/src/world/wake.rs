@@ -28,6 +28,7 @@ impl Wake for News {
 impl World {
     /// Asks for wakings before a sleep; how long it may be at most, or none if there is something to look at.
     pub(crate) fn arm(&mut self, watched: &[Watched]) -> Option<Duration> {
+        self.unarmed = false;
         let mut at_most = SLEEP_MAX;
         for watched in watched {
             at_most = at_most.min(self.conns.get(&watched.id)?.arm(watched)?);
@@ -39,8 +40,6 @@ impl World {
         let at_most = link.arm_pending(at_most)?;
         link.wake_on_news(&Waker::from(Arc::new(News)));
         if link.arm() {
-            // Not before: who finds something to look at, and leaves with it, leaves others asleep.
-            self.unarmed = false;
             return Some(at_most);
         }
         // Of connections that this sleep is not for: it stays there until they are looked at.
