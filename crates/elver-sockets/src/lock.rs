@@ -7,7 +7,6 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::sleeper::Ringing;
 use crate::world::World;
 use crate::{fds, holder, tcp};
 
@@ -48,8 +47,8 @@ pub(crate) fn conn(fd: RawFd) -> Option<u32> {
     (!is_interrupted() || tcp::is_tcp(tcp::fd(fd))).then_some(id)
 }
 
-/// The world, until it is dropped: then the lock is free, and behind it who sleeps is woken.
-pub(crate) struct Locked(Guard, Ringing);
+/// The world, until it is dropped.
+pub(crate) struct Locked(Guard);
 
 fn take() -> Guard {
     // A panic left no half of anything that a later call could not bear: at worst a connection ends.
@@ -71,7 +70,7 @@ pub(crate) fn lock() -> Locked {
         world.leave_unbound_to_tcp();
     }
     world.let_go_of_lost();
-    Locked(guard, Ringing::default())
+    Locked(guard)
 }
 
 impl Deref for Locked {
@@ -93,7 +92,6 @@ impl Drop for Locked {
     fn drop(&mut self) {
         self.let_go_of_lost();
         self.pass_news();
-        self.1 = self.take_ringing();
         holder::clear();
     }
 }

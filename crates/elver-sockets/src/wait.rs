@@ -106,9 +106,8 @@ pub(crate) fn until(
     signals: &mut Signals,
 ) -> Result<bool, c_int> {
     let mut looks = Looks::default();
-    let mut slept = None;
     loop {
-        let mut asleep = match errno::guarded(|| looks.look(wanted, deadline, slept.take()))? {
+        let asleep = match errno::guarded(|| looks.look(wanted, deadline))? {
             Next::Told(true) => return Ok(true),
             Next::Told(false) => return signals.passed().map(|()| false),
             Next::Look => continue,
@@ -117,7 +116,6 @@ pub(crate) fn until(
         let woken = asleep.sleep(signals.held())?;
         (looks.kernel, looks.kept_awake) = (true, 0);
         looks.began = looks.began.filter(|_| !woken);
-        slept = Some(asleep);
     }
 }
 
@@ -138,15 +136,8 @@ struct Looks {
 }
 
 impl Looks {
-    /// Looks, behind a sleep if there was one: who finds nothing then lies down again before others could miss it.
-    fn look(
-        &mut self,
-        wanted: &mut dyn Wanted,
-        deadline: Option<Instant>,
-        slept: Option<Asleep>,
-    ) -> Result<Next, c_int> {
+    fn look(&mut self, wanted: &mut dyn Wanted, deadline: Option<Instant>) -> Result<Next, c_int> {
         let mut world = lock::lock();
-        slept.into_iter().for_each(|mut slept| slept.get_up(&mut world));
         world.progress(wanted.own());
         if wanted.look(&mut world, self.kernel) {
             return Ok(Next::Told(true));
@@ -159,10 +150,12 @@ impl Looks {
         self.kernel = self.looks.is_multiple_of(LOOKS_PER_KERNEL);
         let watched = wanted.watched(&mut world);
         let looked_for = now - *self.began.get_or_insert(now);
-        if !watched.is_empty() && looked_for < SPIN && looks_on(now) {
+        if !watched.is_empty() && looked_for < SPIN {
             drop(world);
-            TURNS.with_borrow_mut(Turns::pass);
-            return Ok(Next::Look);
+            if look_on(now) {
+                return Ok(Next::Look);
+            }
+            world = lock::lock();
         }
         // All that the kernel has is told before a sleep, by the sleep.
         let at_most = match world.arm(&watched) {
@@ -180,14 +173,20 @@ impl Looks {
     }
 }
 
-/// Whether it is not better to sleep than to let other threads run.
-fn looks_on(now: Instant) -> bool {
-    TURNS.with_borrow_mut(|turns| !turns.is_held(now))
+/// Lets other threads run, if it is not better to sleep.
+fn look_on(now: Instant) -> bool {
+    TURNS.with_borrow_mut(|turns| {
+        let looks_on = !turns.is_held(now);
+        if looks_on {
+            turns.pass();
+        }
+        looks_on
+    })
 }
 
-fn new_bell() -> Result<Arc<Own>, c_int> {
+fn new_bell() -> Result<Own, c_int> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-        .map(|bell| Arc::new(Own::new(bell)))
+        .map(Own::new)
         .map_err(rustix::io::Errno::raw_os_error)
 }
 
@@ -211,18 +210,16 @@ impl Asleep {
         let bell = world.bells.pop().map_or_else(new_bell, Ok)?;
         let others = fds.len();
         fds.push(asked(bell.as_fd().as_raw_fd(), POLLIN));
-        let link = world.link().filter(|_| !world.is_watch_kept());
-        let keeps_watch = link.is_some();
-        fds.extend(link.map(|link| asked(link.fd().as_raw_fd(), POLLIN)));
+        fds.extend(world.link().map(|link| asked(link.fd().as_raw_fd(), POLLIN)));
         let own = others..fds.len();
         fds.extend(world.meetings().map(|meeting| asked(meeting.as_fd().as_raw_fd(), POLLIN)));
-        let sleeper = Arc::new(Sleeper::new(bell, watched, keeps_watch));
+        let sleeper = Arc::new(Sleeper { bell, watched });
         world.sleepers.push(sleeper.clone());
         Ok(Asleep { sleeper: Some(sleeper), fds, own, at_most })
     }
 
     /// Whether the node or another thread woke it.
-    fn sleep(&mut self, mask: *const sigset_t) -> Result<bool, c_int> {
+    fn sleep(mut self, mask: *const sigset_t) -> Result<bool, c_int> {
         let (seconds, nanos) = (self.at_most.as_secs() as i64, self.at_most.subsec_nanos());
         let time = timespec { tv_sec: seconds, tv_nsec: nanos.into() };
         let (fds, count) = (self.fds.as_mut_ptr(), self.fds.len() as u64);
@@ -234,19 +231,24 @@ impl Asleep {
         }
     }
 
-    fn get_up(&mut self, world: &mut World) {
+    fn get_up(&mut self) {
+        let mut world = lock::lock();
         let Some(sleeper) = self.sleeper.take() else { return };
-        world.got_up(&sleeper);
-        // Whether or not it was rung, by now it is not.
-        let _ = rustix::io::read(&sleeper.bell, &mut [0; 8]);
-        world.bells.push(sleeper.bell.clone());
+        world.sleepers.retain(|other| !Arc::ptr_eq(other, &sleeper));
+        if let Some(link) = world.link() {
+            link.disarm();
+            world.unarmed = true;
+        }
+        if let Some(Sleeper { bell, .. }) = Arc::into_inner(sleeper) {
+            // Whether or not it was rung, by now it is not.
+            let _ = rustix::io::read(&bell, &mut [0; 8]);
+            world.bells.push(bell);
+        }
     }
 }
 
 impl Drop for Asleep {
     fn drop(&mut self) {
-        if self.sleeper.is_some() {
-            errno::beside(|| self.get_up(&mut lock::lock()));
-        }
+        errno::beside(|| self.get_up());
     }
 }

@@ -17,7 +17,7 @@ use crate::link::Link;
 use crate::log::{Counts, Why};
 use crate::meeting::Meeting;
 use crate::own::Own;
-use crate::sleeper::{Ringing, Sleeper};
+use crate::sleeper::Sleeper;
 use crate::turn::Turn;
 
 /// Where the numbers of closed copies begin.
@@ -44,9 +44,7 @@ pub(crate) struct World {
     pub(crate) epolls: HashMap<u32, Epoll>,
     pub(crate) sleepers: Vec<Arc<Sleeper>>,
     /// What sleepers had to be woken by.
-    pub(crate) bells: Vec<Arc<Own>>,
-    /// Of those who are to be woken when the lock is free.
-    ringing: Ringing,
+    pub(crate) bells: Vec<Own>,
     /// The session was disarmed while others sleep.
     pub(crate) unarmed: bool,
     pub(crate) counts: Counts,
@@ -185,8 +183,8 @@ impl World {
     }
 
     /// Something has changed that no stream tells.
-    pub(crate) fn wake_all(&mut self) {
-        self.ringing.0.extend(self.sleepers.iter().filter_map(|sleeper| sleeper.wake()));
+    pub(crate) fn wake_all(&self) {
+        self.sleepers.iter().for_each(|sleeper| sleeper.wake());
     }
 
     /// The process forks: what its ends have not agreed stays with TCP, at both copies.
