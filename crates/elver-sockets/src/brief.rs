@@ -24,9 +24,9 @@ impl Brief {
         calls >= LASTING || self.0.get(&server).is_none_or(|count| *count < IN_A_ROW)
     }
 
-    /// One has ended.
+    /// One has ended. One that neither read nor wrote has cost nothing.
     pub(crate) fn ended(&mut self, server: SocketAddr, calls: u32) {
-        if calls >= LASTING {
+        if calls == 0 || calls >= LASTING {
             return;
         }
         if self.0.len() >= SERVERS_MAX && !self.0.contains_key(&server) {
@@ -51,7 +51,9 @@ mod tests {
         for _ in 0..IN_A_ROW {
             assert!(brief.is_due(server(1), 1));
             brief.ended(server(1), 4);
+            brief.ended(server(3), 0);
         }
+        assert!(brief.is_due(server(3), 1));
         assert!(!brief.is_due(server(1), 1) && !brief.is_due(server(1), LASTING - 1));
         assert!(brief.is_due(server(2), 1), "another server's");
         assert!(brief.is_due(server(1), LASTING));

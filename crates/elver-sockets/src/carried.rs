@@ -14,14 +14,11 @@ use rustix::time::Timespec;
 
 use crate::errno;
 use crate::frame::{FRAME_BYTES, Frame, Nonce};
+use crate::meeting::for_a_stream;
 use crate::tcp::{self, Failure};
 
 /// Most bytes that are kept beside the stream: for who looks at bytes without taking them.
 pub(crate) const PEEKED_MAX: usize = 64 << 10;
-
-/// How long a stream may be silent when TCP has ended. Whoever took it said so before it ended TCP, so that a node that
-/// is only late has brought it by then; whoever closed without taking it may never say anything, and keeps it.
-const SILENT: Duration = Duration::from_secs(2);
 
 /// How often who waits for the end alone looks whether TCP has brought all that was sent before it.
 const HELD_BACK: Duration = Duration::from_millis(10);
@@ -163,7 +160,9 @@ impl Carried {
                 Ok(read) => self.head_len += read,
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock | ErrorKind::Interrupted => {
-                        if self.tcp_ended.is_some_and(|since| since.elapsed() > SILENT) {
+                        // Whoever took the stream said so before he ended TCP, so that a node that is only late has brought
+                        // it by then; who closed without taking it may never say anything, and keeps it.
+                        if self.tcp_ended.is_some_and(|since| since.elapsed() > for_a_stream()) {
                             self.incoming = Incoming::Never;
                         }
                         return;

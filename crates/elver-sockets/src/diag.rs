@@ -152,10 +152,8 @@ fn read_fields(answer: &[u8], local: SocketAddr, remote: SocketAddr) -> Option<R
             _ => None,
         }
     };
-    let ends = [
-        SocketAddr::new(ip(id + 4)?, half(id)?),
-        SocketAddr::new(ip(id + 20)?, half(id + 2)?),
-    ];
+    let ends =
+        [SocketAddr::new(ip(id + 4)?, half(id)?), SocketAddr::new(ip(id + 20)?, half(id + 2)?)];
     let rest = id + ID_BYTES;
     let (user, inode) = (word(rest + 12)?, word(rest + 16)?);
     // Where nothing is connected so, the kernel tells of one that listens.
@@ -193,7 +191,8 @@ mod tests {
     #[test]
     fn what_the_kernel_says_is_believed_of_a_socket_that_a_process_has_open() {
         let (local, remote) = ends();
-        let read_of = |state, inode| read(&answer(local, remote, state, 1000, inode), local, remote);
+        let read_of =
+            |state, inode| read(&answer(local, remote, state, 1000, inode), local, remote);
         assert_eq!(read_of(1, 77), Read::Socket(Some(1000)));
         assert_eq!(read_of(8, 77), Read::Socket(Some(1000)));
         for (state, inode) in [(1, 0), (TIME_WAIT, 77), (CLOSE, 77), (LISTEN, 77)] {

@@ -11,12 +11,10 @@ use elver_stream::{Connecting, Interest, Listener, ListenerOptions, Options, Str
 use crate::carried::refuse;
 use crate::fds;
 use crate::frame::{FRAME_BYTES, Frame};
-use crate::meeting::{Offer, patience};
+use crate::meeting::{Offer, for_a_stream};
 
 /// Streams that have not said which connection they are of. Beyond it nobody is answered, and stays with TCP.
 const PENDING_MAX: usize = 1_024;
-/// How long one may take to say it, of the ends' patience: its node tells within a second if the peer is gone.
-const PATIENCES: u32 = 2;
 /// Bytes of each of a stream's buffers.
 const BUFFER_BYTES: u32 = 256 << 10;
 /// What both directions take with what stands beside their bytes: a stranger may ask for no more.
@@ -163,7 +161,7 @@ impl Pending {
                 Ok(0) => return Some(false),
                 Ok(read) => self.len += read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return (self.since.elapsed() > PATIENCES * patience()).then_some(false);
+                    return (self.since.elapsed() > for_a_stream()).then_some(false);
                 }
                 Err(_) => return Some(false),
             }

@@ -34,6 +34,7 @@ use crate::tuple::{Side, Tuple};
 const PATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE_VARIABLE: &str = "ELVER_STREAMS_PATIENCE_MS";
 const PATIENCE_MS_MAX: u64 = 60_000;
+const STREAM_MIN: Duration = Duration::from_secs(2);
 
 const MAGIC: &[u8; 6] = b"ELVTCP";
 const HELLO: u8 = 1;
@@ -51,6 +52,11 @@ pub(crate) fn patience() -> Duration {
         told.map_or(PATIENCE, |text| wanted(&text))
     });
     *WANTED
+}
+
+/// How long a stream may take to say what it carries, at either end: a node tells within a second that a peer is gone.
+pub(crate) fn for_a_stream() -> Duration {
+    (2 * patience()).max(STREAM_MIN)
 }
 
 fn wanted(text: &str) -> Duration {
