@@ -24,6 +24,8 @@ pub(crate) struct Link {
     session: Session,
     listener: Listener,
     pending: Vec<Pending>,
+    /// Its node has gone, and tells nothing more.
+    is_orphan: bool,
 }
 
 /// A stream that was accepted.
@@ -46,7 +48,7 @@ impl Link {
         let options =
             ListenerOptions { nodelay: true, buffer_bytes_max: ROOM, ..ListenerOptions::default() };
         let listener = Listener::bind(&session, 0, options).map_err(|error| error.to_string())?;
-        let link = Link { session, listener, pending: Vec::new() };
+        let link = Link { session, listener, pending: Vec::new(), is_orphan: false };
         fds::set_own(link.fd().as_raw_fd(), true);
         Ok(link)
     }
@@ -132,6 +134,16 @@ impl Link {
     pub(crate) fn disarm(&self) {
         // Without a node the streams say so.
         let _ = self.session.disarm();
+    }
+
+    /// Looks whether its node is there.
+    pub(crate) fn look_after(&mut self) {
+        self.is_orphan = matches!(self.session.poll(), Err(elver::Error::NodeGone));
+    }
+
+    /// Whether its node has gone, as far as was seen.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.is_orphan
     }
 
     /// What becomes readable when the node has told something.

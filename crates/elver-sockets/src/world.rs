@@ -75,7 +75,7 @@ impl World {
     }
 
     pub(crate) fn link(&self) -> Option<&Link> {
-        self.link.as_ref()
+        self.link.as_ref().filter(|link| !link.is_orphan())
     }
 
     pub(crate) fn has_undecided(&self) -> bool {

@@ -154,6 +154,11 @@ impl World {
 
     /// The way to the node. Without one the connection stays with TCP.
     fn open_link(&mut self, id: u32) -> Option<&Link> {
+        self.leave_dead_node();
+        if self.link.as_ref().is_some_and(Link::is_orphan) {
+            self.stay(id, Why::NoNode, "it has gone, and what it carried is not closed yet");
+            return None;
+        }
         if self.link.is_none() {
             let known = self.failed.take().filter(|(when, _)| when.elapsed() < NO_NODE);
             match known.map_or_else(Link::open, |(_, text)| Err(text)) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::World;
 use crate::carried::Carried;
-use crate::conn::Conn;
+use crate::conn::{Conn, Phase};
 use crate::sleeper::Watched;
 
 /// The longest sleeps: of those who have nothing to wait for here, and while ends have not agreed.
@@ -36,7 +36,8 @@ impl World {
         if self.has_undecided() || !self.closing.is_empty() {
             at_most = at_most.min(UNDECIDED);
         }
-        let Some(link) = &self.link else { return Some(at_most) };
+        self.leave_dead_node();
+        let Some(link) = self.link() else { return Some(at_most.min(self.slice())) };
         let at_most = link.arm_pending(at_most)?;
         link.wake_on_news(&Waker::from(Arc::new(News)));
         if link.arm() {
@@ -45,7 +46,32 @@ impl World {
         // Of connections that this sleep is not for: it stays there until they are looked at.
         self.conns.values().filter_map(Conn::carried).for_each(Carried::poll);
         self.accept();
+        if let Some(link) = &mut self.link {
+            link.look_after();
+        }
         None
+    }
+
+    /// Lets go of a node that has gone, once nothing is left that it carried: the next offer looks for another one. Whoever
+    /// waited would be woken without end by its socket.
+    pub(super) fn leave_dead_node(&mut self) {
+        let is_carried = |conn: &Conn| {
+            matches!(
+                conn.phase,
+                Phase::Offered { .. } | Phase::Connecting { .. } | Phase::Carried(_)
+            )
+        };
+        if self.link.as_ref().is_some_and(|link| link.is_orphan() && !link.has_pending())
+            && self.closing.is_empty()
+            && !self.conns.values().any(is_carried)
+        {
+            self.link = None;
+        }
+    }
+
+    /// How long to sleep at most beside what a dead node carried.
+    fn slice(&self) -> Duration {
+        if self.link.is_some() { UNDECIDED } else { SLEEP_MAX }
     }
 
     /// Who has the lock lets go of it: if it took from the node what others may sleep for, they are woken.
@@ -59,7 +85,7 @@ impl World {
     /// Has those woken who have something, since another took what was to wake them.
     fn tell_sleepers(&mut self) {
         self.unarmed = false;
-        let Some(link) = &self.link else { return };
+        let Some(link) = self.link() else { return };
         link.wake_on_news(&Waker::from(Arc::new(News)));
         if self.has_undecided() || !link.arm() {
             return self.wake_all();
