@@ -231,6 +231,7 @@ impl World {
 
 mod agree;
 mod descriptors;
+mod orphan;
 #[cfg(test)]
 mod tests;
 mod wake;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::World;
 use crate::carried::Carried;
-use crate::conn::{Conn, Phase};
+use crate::conn::Conn;
 use crate::sleeper::Watched;
 
 /// The longest sleeps: of those who have nothing to wait for here, and while ends have not agreed.
@@ -50,23 +50,6 @@ impl World {
             link.look_after();
         }
         None
-    }
-
-    /// Lets go of a node that has gone, once nothing is left that it carried: the next offer looks for another one. Whoever
-    /// waited would be woken without end by its socket.
-    pub(super) fn leave_dead_node(&mut self) {
-        let is_carried = |conn: &Conn| {
-            matches!(
-                conn.phase,
-                Phase::Offered { .. } | Phase::Connecting { .. } | Phase::Carried(_)
-            )
-        };
-        if self.link.as_ref().is_some_and(|link| link.is_orphan() && !link.has_pending())
-            && self.closing.is_empty()
-            && !self.conns.values().any(is_carried)
-        {
-            self.link = None;
-        }
     }
 
     /// How long to sleep at most beside what a dead node carried.
