@@ -12,7 +12,7 @@
 //! | `world`, `lock`, `holder` | all that is known, behind one lock |
 //! | `world::descriptors` | what stands behind a descriptor |
 //! | `world::agree`, `turn`, `brief` | how the ends of a connection agree, and when they look for each other |
-//! | `world::wake` | who sleeps, and is woken |
+//! | `world::wake`, `world::orphan` | who sleeps, and is woken; a node that has gone |
 //! | `meeting`, `owner`, `diag` | how they find each other, and whom they believe |
 //! | `conn`, `carried`, `frame`, `tcp`, `ending` | a connection, before and after |
 //! | `wait`, `signals`, `sleeper`, `polled`, `epolls` | readiness |
