@@ -280,6 +280,12 @@ class Init:
     def tell(self, request, why):
         self.send({"ended": [request, why]})
 
+    def lose(self, request, error):
+        """Tells of a request that could not be taken, or not answered, by this process, which goes on."""
+        elver_context.say(f"request {request} is lost", error)
+        if not isinstance(error, Gone):
+            self.send({"lost": [request, f"its process lost it: {error}"]})
+
     def send(self, report):
         self.control.sendall(json.dumps(report).encode() + b"\n")
 
@@ -338,7 +344,7 @@ def run_python(init, first):
             if not init.has_threads:
                 raise
             # Another orchestrator may come, which has others.
-            elver_context.say(f"request {request} is lost", error)
+            init.lose(request, error)
         strays.flush()
         if not init.has_threads:
             break
@@ -360,19 +366,23 @@ def run_awslambdaric(init, first):
             init.begin()
         requests = [first if is_child or init.has_threads else init.serve()]
 
+        current = None
+
         def next_invocation():
+            nonlocal current
             while True:
                 # It asks for any; one that is not this child's own would be ended with the wrong process.
                 if not requests and not init.has_threads:
                     strays.flush()
                     os._exit(0)
-                request = requests.pop() if requests else init.serve()
+                current = requests.pop() if requests else init.serve()
                 try:
-                    headers, event = take(Connection(os.environ["ELVER_API_SOCKET"]), request)
+                    headers, event = take(Connection(os.environ["ELVER_API_SOCKET"]), current)
                     return event, headers
-                except (Gone, OSError, http.client.HTTPException):
+                except (Gone, OSError, http.client.HTTPException) as error:
                     if not init.has_threads:
                         raise
+                    init.lose(current, error)
 
         def or_lost(post):
             def posts(*args):
@@ -382,7 +392,7 @@ def run_awslambdaric(init, first):
                     if not init.has_threads:
                         raise
                     # Another orchestrator may come, which has others.
-                    elver_context.say("an answer is lost", error)
+                    init.lose(current, error)
 
             return posts
 

@@ -140,6 +140,15 @@ pub enum Report {
         /// How it ended.
         why: String,
     },
+    /// A process that has threads lost a request: it could not take it, or not answer it.
+    RequestLost {
+        /// The INIT process.
+        process: ProcessId,
+        /// The request.
+        request: RequestId,
+        /// How it was lost.
+        why: String,
+    },
     /// An INIT process has threads, which a child would not have: it runs itself what it is told to fork for.
     HasThreads {
         /// The INIT process.
@@ -172,6 +181,8 @@ pub enum RuntimeReport {
     Connected(BTreeSet<String>),
     /// A child has ended, with `why`; or it is done with the request itself, where it has threads.
     Ended(RequestId, String),
+    /// It lost a request that it runs itself, with `why`: it could not take it, or not answer it. It goes on.
+    Lost(RequestId, String),
     /// It has threads, and runs itself what it is told to fork for, one request after the other.
     HasThreads,
     /// It takes orders from here on.

@@ -359,6 +359,25 @@ impl Schedule {
         self.place_waiting(now);
     }
 
+    /// An INIT process that has threads could not take a request, or not answer it, and goes on. The request fails if it is
+    /// that process's: nobody else would answer it. That the process is done with it is told apart.
+    pub fn lost(&mut self, now: Duration, id: ProcessId, request: RequestId, why: &str) {
+        let Some(process) = self.processes.get_mut(&id).filter(|process| process.has_threads)
+        else {
+            return;
+        };
+        let waiting = process.handed.len();
+        process.handed.retain(|handed| *handed != request);
+        if process.handed.len() == waiting && !process.taken.remove(&request) {
+            return;
+        }
+        process.idle_since = now;
+        let container = process.container;
+        self.fail(request, Failure::Ended(why.into()));
+        self.look_for_idle(now, Some(container));
+        self.place_waiting(now);
+    }
+
     /// Time has passed: requests that took too long are killed, and children that have answered; what is idle is ended.
     pub fn tick(&mut self, now: Duration) {
         let late = |(id, r): (&RequestId, &Request)| (r.deadline <= now).then_some(*id);

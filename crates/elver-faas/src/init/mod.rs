@@ -124,8 +124,10 @@ impl Init {
                 if let Some(runtime) = self.processes.get_mut(&process) {
                     runtime.children.remove(&request);
                 }
-                let why = why.get(..why.floor_char_boundary(REASON_MAX)).unwrap_or_default().into();
-                self.tell(&Report::ChildEnded { process, request, why });
+                self.tell(&Report::ChildEnded { process, request, why: short(&why) });
+            }
+            Event::Runtime(process, RuntimeReport::Lost(request, why)) => {
+                self.tell(&Report::RequestLost { process, request, why: short(&why) });
             }
             Event::Runtime(process, RuntimeReport::HasThreads) => {
                 if let Some(runtime) = self.processes.get_mut(&process) {
@@ -215,6 +217,11 @@ impl Init {
             self.orchestrator = None;
         }
     }
+}
+
+/// A reason that a runtime gave, which may be of any length.
+fn short(why: &str) -> String {
+    why[..why.floor_char_boundary(REASON_MAX)].into()
 }
 
 #[cfg(test)]

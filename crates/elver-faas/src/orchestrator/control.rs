@@ -147,6 +147,9 @@ fn handle(orchestrator: &Rc<Orchestrator>, id: ContainerId, report: Report) {
         Report::ChildEnded { process, request, why } if is_its(process) => {
             orchestrator.with(|schedule, now| schedule.child_ended(now, process, request, &why));
         }
+        Report::RequestLost { process, request, why } if is_its(process) => {
+            orchestrator.with(|schedule, now| schedule.lost(now, process, request, &why));
+        }
         Report::HasThreads { process } if is_its(process) => {
             orchestrator.with(|schedule, now| schedule.has_threads(now, process));
         }

@@ -172,6 +172,47 @@ fn one_with_threads_that_is_found_at_work_gets_nothing_before_it_is_done() {
     assert_eq!(schedule.answered(NOW, found, request), Some(Start::Reuse));
 }
 
+/// Its caller waited for all of the time that there was, and the process was killed for it.
+#[test]
+fn a_request_that_one_with_threads_loses_fails_at_once() {
+    let mut schedule = schedule();
+    let (_, process) = cold(&mut schedule, "f");
+    schedule.has_threads(NOW, process);
+    let lost = |request| Action::Fail(request, Failure::Ended("no descriptors".into()));
+    for is_taken in [false, true] {
+        let request = schedule.request(NOW, "f", NONE).unwrap();
+        if is_taken {
+            schedule.take(NOW, process, Some(request)).unwrap();
+        }
+        actions(&mut schedule);
+        schedule.lost(NOW, process, request, "no descriptors");
+        assert_eq!(actions(&mut schedule), [lost(request)], "taken: {is_taken}");
+        schedule.child_ended(NOW, process, request, "it is done with it");
+        schedule.lost(NOW, process, request, "no descriptors");
+        assert_eq!(actions(&mut schedule), []);
+    }
+    let request = schedule.request(NOW, "f", NONE).unwrap();
+    assert_eq!(schedule.take(NOW, process, Some(request)).unwrap().start, Start::Reuse);
+    assert_eq!(schedule.answered(NOW, process, request), Some(Start::Reuse));
+}
+
+#[test]
+fn a_request_is_lost_by_whom_it_was_given_alone() {
+    let mut schedule = schedule();
+    let (_, alices) = cold(&mut schedule, "f");
+    let (_, bobs) = cold(&mut schedule, "h");
+    let request = schedule.request(NOW, "f", NONE).unwrap();
+    schedule.take(NOW, alices, Some(request)).unwrap();
+    actions(&mut schedule);
+    schedule.has_threads(NOW, bobs);
+    for process in [bobs, alices] {
+        // Of one without threads a child has it, whose end is told.
+        schedule.lost(NOW, process, request, "a lie");
+    }
+    assert_eq!(actions(&mut schedule), []);
+    assert_eq!(schedule.answered(NOW, alices, request), Some(Start::Fork));
+}
+
 #[test]
 fn one_with_threads_that_is_found_at_work_has_its_functions_time() {
     let mut schedule = schedule();
