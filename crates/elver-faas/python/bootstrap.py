@@ -366,10 +366,16 @@ def run_awslambdaric(init, first):
             init.begin()
         requests = [first if is_child or init.has_threads else init.serve()]
 
-        current = None
+        own, current = os.getpid(), None
+
+        def end_others():
+            # The handler forked, and both came back: one of them has the request, and the orders that come.
+            if os.getpid() != own:
+                os._exit(1)
 
         def next_invocation():
             nonlocal current
+            end_others()
             while True:
                 # It asks for any; one that is not this child's own would be ended with the wrong process.
                 if not requests and not init.has_threads:
@@ -386,6 +392,7 @@ def run_awslambdaric(init, first):
 
         def or_lost(post):
             def posts(*args):
+                end_others()
                 try:
                     return post(*args)
                 except RuntimeError as error:
