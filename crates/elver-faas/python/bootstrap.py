@@ -122,7 +122,7 @@ def look_for_threads():
             # Python knows of one that goes on.
             break
         time.sleep(LOOK_S)
-    print("elver: there are threads, which a child would not have: requests run one after the other", file=sys.stderr)
+    elver_context.say("there are threads, which a child would not have", "requests run one after the other")
     return True
 
 

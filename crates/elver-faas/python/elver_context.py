@@ -58,7 +58,11 @@ def is_leased(connections):
 
 
 def say(what, error):
-    print(f"elver: {what}: {error}", file=sys.stderr, flush=True)
+    try:
+        print(f"elver: {what}: {error}", file=sys.stderr, flush=True)
+    except Exception:
+        # Closed, or replaced by a handler with something else.
+        pass
 
 
 def gid(text):

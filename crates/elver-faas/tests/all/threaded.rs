@@ -132,6 +132,21 @@ fn one_whose_handler_forks_is_the_one_that_goes_on() {
     wait_for_processes(61_206, 0);
 }
 
+/// What it was to be told there ended it.
+#[test]
+fn one_whose_handler_closes_standard_error_goes_on() {
+    let mut platform = Platform::start("", &python("tina", 61_208, &["waits"]));
+    let closes = format!("{WAITS}import sys\nsys.stderr.close()\n");
+    std::fs::write(platform.code().join("handlers.py"), closes).unwrap();
+    let (start, first) = platform.answer("tina-waits", json!(null));
+    assert_eq!(start, Start::Cold);
+    wait_for("it to serve", || {
+        (platform.answer("tina-waits", json!(null)) == (Start::Reuse, first.clone())).then_some(())
+    });
+    platform.end();
+    wait_for_processes(61_208, 0);
+}
+
 /// It ended by an answer that nobody took, as Lambda's own client does.
 #[test]
 #[ignore = "needs awslambdaric of PyPI, which Debian has not: name its directory in ELVER_AWSLAMBDARIC"]
