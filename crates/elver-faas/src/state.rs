@@ -126,8 +126,10 @@ impl StateDirectory {
     /// How often programs have been replaced, with this time if it is one. It is noted before any is.
     fn count_replaced(&self, installed: &[(&str, Option<&[u8]>, u32)]) -> io::Result<u64> {
         let count = self.path.join("replaced");
-        let before = match std::fs::read_to_string(&count) {
-            Ok(text) => Some(text.parse().unwrap_or_else(|_| unlike_any_before())),
+        let before = match std::fs::read(&count) {
+            Ok(bytes) => {
+                Some(str::from_utf8(&bytes).ok().and_then(|text| text.parse::<u64>().ok()))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
@@ -135,9 +137,10 @@ impl StateDirectory {
             std::fs::read(self.programs().join(name)).ok().as_deref() == *bytes
         };
         match before {
-            Some(before) if installed.iter().all(is_there) => Ok(before),
+            Some(Some(before)) if installed.iter().all(is_there) => Ok(before),
             _ => {
-                let now = before.unwrap_or(0) + 1;
+                let before = before.map_or(0, |lost| lost.unwrap_or_else(unlike_any_before));
+                let now = before.saturating_add(1);
                 replace(&count, now.to_string().as_bytes(), 0o644)?;
                 Ok(now)
             }

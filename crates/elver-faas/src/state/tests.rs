@@ -50,6 +50,13 @@ fn a_count_that_is_lost_is_no_earlier_one() {
     let second = replaced("another program");
     assert!(second > 2, "{second}");
     assert_eq!(replaced("a third program"), second + 1);
+    // One that is none is written anew, also where nothing else is.
+    for lost in [&b""[..], b"\xff"] {
+        std::fs::write(state.join("replaced"), lost).unwrap();
+        let anew = replaced("a third program");
+        assert_eq!(std::fs::read_to_string(state.join("replaced")).unwrap(), anew.to_string());
+        assert_eq!(replaced("a third program"), anew);
+    }
 }
 
 /// Whoever had made it ahead could put programs there, which root ran for all owners.
