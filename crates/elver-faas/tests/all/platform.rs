@@ -515,6 +515,20 @@ sys.stdin.read()";
     assert_eq!(processes_of(UID), 0);
 }
 
+/// Sends a signal to the first process of a user's container.
+pub fn signal_first(uid: u32, signal: rustix::process::Signal) {
+    let line = format!("\nUid:\t{uid}\t");
+    let is_it = |pid: &i32| {
+        let told = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        told.starts_with("Name:\telver-init\n") && told.contains(&line)
+    };
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let pids = entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let first: Vec<i32> = pids.filter(is_it).collect();
+    let [first] = first[..] else { panic!("user {uid} has as first processes {first:?}") };
+    rustix::process::kill_process(rustix::process::Pid::from_raw(first).unwrap(), signal).unwrap();
+}
+
 /// Waits until a user has so many processes.
 pub fn wait_for_processes(uid: u32, wanted: usize) {
     wait_for("processes to end", || (processes_of(uid) == wanted).then_some(()));

@@ -10,9 +10,10 @@ use elver_faas::client::{ClientError, StuckContainer};
 use elver_faas::schedule::Start;
 use elver_random::Rng;
 use elver_testkit::{Place, wait_for};
+use rustix::process::Signal;
 use serde_json::json;
 
-use crate::platform::{Platform, processes_of, python, wait_for_processes};
+use crate::platform::{Platform, processes_of, python, signal_first, wait_for_processes};
 use crate::store::{Held, Store};
 
 const PLACE: Place =
@@ -163,8 +164,7 @@ fn a_container_that_is_found_and_does_not_connect_counts() {
     let mut platform = Platform::start(&settings, &python("zeno", 61_086, &["echo"]));
     assert_eq!(platform.answer("zeno-echo", json!(1)).0, Start::Cold);
     platform.kill();
-    let mut stopping = std::process::Command::new("pkill");
-    assert!(stopping.args(["-STOP", "-U", "61086", "elver-init"]).status().unwrap().success());
+    signal_first(61_086, Signal::STOP);
     std::fs::write(&refuses, "").unwrap();
     assert_eq!(refusal_without_room(&mut platform, "zeno-echo"), "NotStarted");
     let told = stuck(&platform);
@@ -212,8 +212,7 @@ fn a_container_that_has_died_takes_no_requests_while_it_is_deleted() {
     let mut platform = Platform::start(&settings, &python("zelda", 61_205, &["echo"]));
     platform.answer("zelda-echo", json!(1));
     std::fs::write(&held, "").unwrap();
-    let mut killing = std::process::Command::new("pkill");
-    assert!(killing.args(["-KILL", "-U", "61205", "elver-init"]).status().unwrap().success());
+    signal_first(61_205, Signal::KILL);
     wait_for("the container to be deleted", || ending.exists().then_some(()));
     assert_eq!(platform.answer("zelda-echo", json!(2)).0, Start::Cold);
     std::fs::remove_file(&held).unwrap();
