@@ -378,6 +378,12 @@ impl Schedule {
         self.place_waiting(now);
     }
 
+    /// What has taken a request has no room for its body, and makes none. The request fails, and what has taken it is ended.
+    pub fn has_no_room(&mut self, now: Duration, id: RequestId, why: &str) {
+        self.give_up(now, id, Failure::Ended(why.into()));
+        self.place_waiting(now);
+    }
+
     /// Time has passed: requests that took too long are killed, and children that have answered; what is idle is ended.
     pub fn tick(&mut self, now: Duration) {
         let late = |(id, r): (&RequestId, &Request)| (r.deadline <= now).then_some(*id);

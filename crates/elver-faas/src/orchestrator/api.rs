@@ -18,6 +18,7 @@ use super::said::{JSON, Said, said, too_large, truncated};
 use super::tables::Answer;
 use crate::accepting;
 use crate::config::{Connections, Function, RuntimeKind};
+use crate::progress::WRITE_MAX;
 use crate::protocol::{Order, REGION};
 use crate::schedule::{ContainerId, ProcessId, RequestId, Start, Taken};
 
@@ -186,7 +187,7 @@ fn door(
 /// A request that was taken just now. Its body is among the container's from here on: what a process does not read of it is
 /// nobody else's.
 async fn invocation(
-    orchestrator: &Orchestrator,
+    orchestrator: &Rc<Orchestrator>,
     function: &str,
     taken: Taken,
     bodies: Arc<Room>,
@@ -200,7 +201,15 @@ async fn invocation(
         })
     };
     let Some(Whole { bytes, room, .. }) = body else { return gone() };
-    let body = http::hand_over(bytes, Some(room), bodies).await;
+    let Some(body) = http::hand_on(bytes, Some(room), bodies).await else {
+        // Its caller's other requests would wait for as long.
+        let why = format!(
+            "its container kept what it has of other bodies for {} s, so that there was no room for its own",
+            WRITE_MAX.as_secs()
+        );
+        orchestrator.with(|schedule, now| schedule.has_no_room(now, taken.request, &why));
+        return gone();
+    };
     if !orchestrator.state.borrow().pending.contains_key(&taken.request) {
         // Its time was over before there was room for it.
         return gone();

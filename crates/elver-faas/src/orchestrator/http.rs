@@ -54,17 +54,12 @@ impl AsRef<[u8]> for Kept {
     }
 }
 
-/// Bytes that were part of somebody's, as part of another one's, once he has room for them. They have it until the last of them
-/// is dropped: those of an answer when they have been written.
-pub(super) async fn hand_over(bytes: Bytes, room: Option<Part>, to: Arc<Room>) -> Bytes {
-    let his = Part::whole(to, bytes.len()).await;
-    drop(room);
-    Bytes::from_owner(Kept { bytes, _room: his })
-}
-
-/// The same, if he has room before one who takes nothing is left.
+/// Bytes that were part of somebody's, as part of another one's, if he has room for them before one who takes nothing is left.
+/// They have it until the last of them is dropped: those of an answer when they have been written.
 pub(super) async fn hand_on(bytes: Bytes, room: Option<Part>, to: Arc<Room>) -> Option<Bytes> {
-    tokio::time::timeout(WRITE_MAX, hand_over(bytes, room, to)).await.ok()
+    let his = tokio::time::timeout(WRITE_MAX, Part::whole(to, bytes.len())).await.ok()?;
+    drop(room);
+    Some(Bytes::from_owner(Kept { bytes, _room: his }))
 }
 
 /// Why there is no body, with what to answer instead.

@@ -69,12 +69,17 @@ impl Schedule {
 
     pub(super) fn time_out(&mut self, now: Duration, id: RequestId) {
         let Some(request) = self.requests.get(&id) else { return };
-        let is_taken = request.taken;
-        let failure = match is_taken {
+        let failure = match request.taken {
             true => Failure::TimedOut(self.functions[&request.function].timeout),
             false => Failure::NotStarted(self.terms.init_timeout),
         };
-        let place = request.place;
+        self.give_up(now, id, failure);
+    }
+
+    /// A request fails, and what has it is ended.
+    pub(super) fn give_up(&mut self, now: Duration, id: RequestId, failure: Failure) {
+        let Some(request) = self.requests.get(&id) else { return };
+        let (is_taken, place) = (request.taken, request.place);
         self.fail(id, failure);
         let Some((process, start)) = place else { return };
         let Some(init) = self.processes.get_mut(&process) else { return };

@@ -3,6 +3,7 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
+use elver_faas::client::ClientError;
 use elver_testkit::wait_for;
 use serde_json::json;
 
@@ -41,7 +42,7 @@ while True:
 /// The caller's room was kept for as long as the function liked, and all that he asked of others waited for it.
 #[test]
 fn what_a_function_does_not_read_is_not_its_callers() {
-    let keeper = "[owners.mallory]\nuid = 61200\n[functions.keeper]\nowner = \"mallory\"\ncode = \"@CODE@\"\nhandler = \"bootstrap\"\nruntime = \"program\"\ntimeout_s = 10\n";
+    let keeper = "[owners.mallory]\nuid = 61200\n[functions.keeper]\nowner = \"mallory\"\ncode = \"@CODE@\"\nhandler = \"bootstrap\"\nruntime = \"program\"\ntimeout_s = 300\n";
     let functions = keeper.to_string() + &python("bob", 61_201, &["echo"]);
     let platform = Platform::start("", &functions);
     let program = platform.code().join("bootstrap");
@@ -53,10 +54,16 @@ fn what_a_function_does_not_read_is_not_its_callers() {
         platform.answer("keeper", large.clone());
     }
     // One more than there is room for.
-    let last = platform.invoke_beside("keeper", large);
+    let last = platform.invoke_beside("keeper", large.clone());
     while !last.is_finished() {
         let asked = platform.invoke_beside("bob-echo", json!(2));
         wait_for("another owner's function", || asked.is_finished().then_some(()));
         assert!(!asked.join().unwrap().unwrap().is_error);
     }
+    // It is its caller's no longer, long before the function's time is over; and who kept the room is no more.
+    match last.join().unwrap() {
+        Err(ClientError::Refused { kind, .. }) => assert_eq!(kind, "Ended"),
+        other => panic!("it has an answer: {other:?}"),
+    }
+    assert_eq!(platform.answer("keeper", large).1, json!(1));
 }

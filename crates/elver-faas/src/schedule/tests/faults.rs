@@ -67,6 +67,29 @@ fn a_hang_kills_the_child_and_a_hanging_first_one_its_process() {
     assert!(actions(&mut schedule).contains(&Action::KillProcess(container, first)));
 }
 
+/// Its body was its caller's for all of the function's time, and his other requests had no room.
+#[test]
+fn what_finds_no_room_for_its_body_fails_and_ends_what_took_it() {
+    let mut schedule = schedule();
+    let (container, forks) = cold(&mut schedule, "f");
+    let request = schedule.request(NOW, "f", NONE).unwrap();
+    schedule.take(NOW, forks, None).unwrap();
+    actions(&mut schedule);
+    let failed = |request| Action::Fail(request, Failure::Ended("no room".into()));
+    schedule.has_no_room(NOW, request, "no room");
+    let expected = [failed(request), Action::KillChild(container, forks, request)];
+    assert_eq!(actions(&mut schedule), expected);
+    let request = schedule.request(NOW, "g", NONE).unwrap();
+    let [Action::Spawn(_, program, _, _)] = actions(&mut schedule)[..] else { panic!("not warm") };
+    schedule.take(NOW, program, None).unwrap();
+    schedule.has_no_room(NOW, request, "no room");
+    let expected = [failed(request), Action::KillProcess(container, program)];
+    assert_eq!(actions(&mut schedule), expected);
+    // Its time was over before.
+    schedule.has_no_room(NOW, request, "no room");
+    assert_eq!(actions(&mut schedule), []);
+}
+
 #[test]
 fn a_process_that_takes_no_orders_is_ended() {
     let mut schedule = schedule();
