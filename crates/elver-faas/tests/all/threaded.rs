@@ -8,11 +8,23 @@ use crate::platform::{Platform, python, wait_for_processes};
 
 /// A thread that Python's end would wait for; and requests that last until there is a file.
 const WAITS: &str = r#"
-import os, threading, time
+import os, resource, threading, time
+def starve(until):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    def feed():
+        while not os.path.exists(until):
+            time.sleep(0.01)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        print("fed", flush=True)
+    threading.Thread(target=feed).start()
 threading.Thread(target=threading.Event().wait).start()
 def waits(event, context):
     if event:
         print(f"at work until {event}", flush=True)
+    if event == "starve":
+        starve("food")
+        return os.getpid()
     if event == "fork":
         child = os.fork()
         if child:
@@ -132,6 +144,25 @@ fn one_whose_handler_forks_is_the_one_that_goes_on() {
     wait_for_processes(61_206, 0);
 }
 
+/// Its caller waited for all the time that there is, and the process was killed.
+#[test]
+fn one_that_loses_a_request_tells_so_and_goes_on() {
+    let (mut platform, function, first) = platform("tilda", 61_209, 60);
+    loses_and_goes_on(&platform, &function, &first);
+    platform.end();
+    wait_for_processes(61_209, 0);
+}
+
+/// It has no descriptor for a connection by which to take a request, until there is a file.
+fn loses_and_goes_on(platform: &Platform, function: &str, first: &Value) {
+    assert_eq!(platform.answer(function, json!("starve")), (Start::Reuse, first.clone()));
+    let (kind, what) = platform.refusal(function, json!(null));
+    assert!(kind == "Ended" && what.contains("Too many open files"), "{kind}: {what}");
+    std::fs::write(platform.code().join("food"), "").unwrap();
+    wait_for("it to have descriptors", || platform.logs().contains("fed\n").then_some(()));
+    assert_eq!(platform.answer(function, json!(null)), (Start::Reuse, first.clone()));
+}
+
 /// What it was to be told there ended it.
 #[test]
 fn one_whose_handler_closes_standard_error_goes_on() {
@@ -160,6 +191,7 @@ fn one_of_the_unmodified_awslambdaric_goes_on_too() {
     }
     // elver-init, and it.
     wait_for_processes(61_207, 2);
+    loses_and_goes_on(&platform, &function, &first);
     kill_amid(&mut platform, &function, "go");
     std::fs::write(platform.code().join("go"), "").unwrap();
     wait_for("its answer to be lost", || {
