@@ -130,7 +130,7 @@ impl SoftMemory {
         }
     }
 
-    /// Whether a page of it could not be had, so that nobody shares it any more: see [`fault`].
+    /// Whether a page of it could not be had, so that nobody shares it any more: see [`crate::fault`].
     pub fn is_lost(&self) -> bool {
         match self.owner.as_deref() {
             Some(Owner::Mapping(Mapping { shared: Some(shared), .. })) => shared.is_lost(),
