@@ -4,22 +4,26 @@
 //! executed once ([`crate::execute`]), acknowledges, answers READs packet by packet as they can be sent, and keeps what
 //! a duplicate READ or atomic needs. UC, which only consumes, is in [`crate::unreliable`].
 
-mod answers;
 mod history;
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use elver_verbs::{AccessFlags, Gid, Memory};
-use elver_wire::{AtomicEth, Headers, Message, Msn, NakCode, Psn, Reth, Syndrome};
+use elver_wire::{Aeth, AtomicEth, Credits, Headers, Message, Msn, NakCode, Psn, Reth, Syndrome};
 
 use crate::RxMeta;
 use crate::aside::{Aside, Part};
 use crate::execute::{Atomic, End, Fault, Inbound, Sender};
 use crate::hw::Hw;
+use crate::place::{Place, Refused};
 use crate::qp_core::QpCore;
 use crate::recv_queue::Recv;
-use crate::responder::answers::{ACK, Answers, Asked, Unread};
 use crate::responder::history::{Executed, History};
+
+/// The acknowledgement that grants no credits because it counts none (IBTA vol. 1, 9.7.7.2.1).
+const ACK: Syndrome = Syndrome::Ack(Credits::UNCOUNTED);
 
 #[derive(Debug)]
 pub(crate) struct Responder {
@@ -36,14 +40,31 @@ pub(crate) struct Responder {
     nak_sent: bool,
     /// READs and atomics executed last, for duplicates; bounded by `max_dest_rd_atomic`.
     history: History,
-    answers: Answers,
+    /// Answers to send, in order.
+    out: VecDeque<Answer>,
+    /// READs and atomics among the answers that were not asked for before.
+    fresh: u32,
+    /// Those that answer a duplicate.
+    replays: u32,
     /// A request was refused: its PSN, and why. Nothing more is executed.
     refused: Option<(Psn, NakCode)>,
     /// Nothing is executed now: one was refused, or the oldest request waits for memory.
     stopped: bool,
     /// A request that waits for memory, and what came after it.
     waiting: Option<Box<Aside>>,
+    /// The first answer, a READ's, waits for memory, or has bytes that were read ahead.
+    fetching: Option<Box<Aside>>,
 }
+
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Ack { psn: Psn, syndrome: Syndrome, msn: Msn },
+    Read { psn: Psn, va: u64, rkey: u32, length: u32, sent: u32, msn: Msn, replay: bool },
+    Atomic { psn: Psn, original: u64, msn: Msn, replay: bool },
+}
+
+// What a stranger can make a responder hold is bounded by this and by the agreed READs.
+const _: () = assert!(size_of::<Answer>() <= 56);
 
 /// What a request led to, for the QP or the DCT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,10 +86,13 @@ impl Responder {
             inbound: Inbound::default(),
             nak_sent: false,
             history: History::new(epsn),
-            answers: Answers::default(),
+            out: VecDeque::new(),
+            fresh: 0,
+            replays: 0,
             refused: None,
             stopped: false,
             waiting: None,
+            fetching: None,
         }
     }
 
@@ -84,17 +108,19 @@ impl Responder {
 
     /// Whether an answer can be sent now.
     pub(crate) fn has_answers(&self) -> bool {
-        self.answers.are_ready()
+        !self.out.is_empty() && self.fetching.as_ref().is_none_or(|aside| aside.ready)
     }
 
     /// Its owner has stopped the QP: it says nothing any more, and reads nothing of his memory (IBTA vol. 1, 10.3.1.7).
     pub(crate) fn fall_silent(&mut self) {
-        self.answers.clear();
+        self.out.clear();
+        (self.fresh, self.replays) = (0, 0);
+        self.fetching = None;
     }
 
     /// Where it waits for memory with requests, and where with answers.
     pub(crate) fn asides(&mut self) -> [&mut Option<Box<Aside>>; 2] {
-        [&mut self.waiting, self.answers.fetching()]
+        [&mut self.waiting, &mut self.fetching]
     }
 
     /// Ends the wait of requests; what is parked is to be brought again.
@@ -107,7 +133,7 @@ impl Responder {
     /// is being written, or what became of those before: a READ that waits for memory, and the refusal
     /// behind it, are still to be told.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.waiting.as_deref().is_some_and(Aside::is_writing) || self.answers.wait()
+        self.waiting.as_deref().is_some_and(Aside::is_writing) || self.fetching.is_some()
     }
 
     /// The QP is in ERR, and what was being written was or failed. A WRITE was executed that needs
@@ -265,7 +291,10 @@ impl Responder {
 
     /// The first packet of the READ that is answered next, if the next answer is to one.
     pub(crate) fn next_read(&self) -> Option<Psn> {
-        self.answers.next_read()
+        match self.out.front()? {
+            Answer::Read { psn, .. } => Some(*psn),
+            _ => None,
+        }
     }
 
     fn refuse<M: Memory>(&mut self, core: &QpCore, hw: &mut Hw<M>, psn: Psn, code: NakCode) {
@@ -280,7 +309,7 @@ impl Responder {
     pub(crate) fn refuse_again(&mut self, sent: Psn) {
         if let Some((psn, code)) = self.refused
             && sent.distance(psn) <= 0
-            && self.answers.is_empty()
+            && self.out.is_empty()
         {
             self.say(psn, Syndrome::Nak(code));
         }
@@ -351,9 +380,17 @@ impl Responder {
         Ok(())
     }
 
-    /// Queues an acknowledgement of either kind.
+    /// Queues an acknowledgement of either kind. It takes the place of one that still waits: each
+    /// says all that those before it said, so the answers that wait stay bounded. But a refusal is said once, and
+    /// acknowledges all before it: what a duplicate is told takes nothing from that.
     fn say(&mut self, psn: Psn, syndrome: Syndrome) {
-        self.answers.say(psn, syndrome, self.msn);
+        let answer = Answer::Ack { psn, syndrome, msn: self.msn };
+        match self.out.back_mut() {
+            Some(Answer::Ack { psn: refused, syndrome: last, .. })
+                if *last != ACK && syndrome == ACK && refused.distance(psn) > 0 => {}
+            Some(last @ Answer::Ack { .. }) => *last = answer,
+            _ => self.out.push_back(answer),
+        }
     }
 
     // ---- READ and atomics ----
@@ -366,12 +403,25 @@ impl Responder {
         psn: Psn,
         reth: &Reth,
     ) -> Result<u32, Fault> {
-        core.grant_read(hw, reth, self.answers.fresh())?;
+        core.grant_read(hw, reth, self.fresh)?;
         let packets = reth.len.div_ceil(self.mtu).max(1);
         self.msn = self.msn.next();
         self.remember(core, Executed::Read { first: psn, packets, va: reth.va, length: reth.len });
-        self.answers.read(psn, reth, self.msn, Asked::First);
+        self.fresh += 1;
+        self.answer_read(psn, reth, false);
         Ok(packets)
+    }
+
+    fn answer_read(&mut self, psn: Psn, reth: &Reth, replay: bool) {
+        self.out.push_back(Answer::Read {
+            psn,
+            va: reth.va,
+            rkey: reth.rkey,
+            length: reth.len,
+            sent: 0,
+            msn: self.msn,
+            replay,
+        });
     }
 
     fn atomic<M: Memory>(
@@ -382,10 +432,11 @@ impl Responder {
         eth: &AtomicEth,
         change: Atomic,
     ) -> Result<(), Fault> {
-        let original = core.atomic(hw, eth.va, eth.rkey, self.answers.fresh(), change)?;
+        let original = core.atomic(hw, eth.va, eth.rkey, self.fresh, change)?;
         self.msn = self.msn.next();
         self.remember(core, Executed::Atomic { psn, original });
-        self.answers.atomic(psn, original, self.msn, Asked::First);
+        self.fresh += 1;
+        self.out.push_back(Answer::Atomic { psn, original, msn: self.msn, replay: false });
         Ok(())
     }
 
@@ -408,15 +459,18 @@ impl Responder {
                     .keys
                     .remote(pd, qpn, reth.rkey, reth.va, len, AccessFlags::REMOTE_READ)
                     .is_ok();
-                if known && granted && self.answers.have_room_to_replay(core) {
-                    self.answers.read(psn, &reth, self.msn, Asked::Again);
+                if known && granted && self.has_room_to_replay(core) {
+                    self.replays += 1;
+                    self.answer_read(psn, &reth, true);
                 }
             }
             Message::CmpSwp(_) | Message::FetchAdd(_) => {
                 if let Some(original) = self.history.original(psn)
-                    && self.answers.have_room_to_replay(core)
+                    && self.has_room_to_replay(core)
                 {
-                    self.answers.atomic(psn, original, self.msn, Asked::Again);
+                    self.replays += 1;
+                    let msn = self.msn;
+                    self.out.push_back(Answer::Atomic { psn, original, msn, replay: true });
                 }
             }
             _ => {
@@ -426,6 +480,10 @@ impl Responder {
                 }
             }
         }
+    }
+
+    fn has_room_to_replay(&self, core: &QpCore) -> bool {
+        self.replays < u32::from(core.attr.max_dest_rd_atomic)
     }
 
     // ---- answers ----
@@ -441,32 +499,120 @@ impl Responder {
         buf: &mut [u8],
         mut build: impl FnMut(Message, Psn) -> Option<Headers>,
     ) -> Option<(Headers, usize)> {
-        loop {
-            match self.answers.next(core, hw, self.mtu, place, buf, &mut build) {
-                Ok(answer) => return answer,
-                Err(unread) => self.give_up_read(core, hw, &unread),
+        match *self.out.front()? {
+            Answer::Ack { psn, syndrome, msn } => {
+                self.out.pop_front();
+                let headers = build(Message::Ack(Aeth { syndrome, msn }), psn)?;
+                headers.emit(buf, 0);
+                Some((headers, 0))
+            }
+            Answer::Atomic { psn, original, msn, replay } => {
+                self.out.pop_front();
+                self.answered(replay);
+                let aeth = Aeth { syndrome: ACK, msn };
+                let headers = build(Message::AtomicAck(aeth, original), psn)?;
+                headers.emit(buf, 0);
+                Some((headers, 0))
+            }
+            Answer::Read { psn, va, rkey, length, sent, msn, replay } => {
+                let mtu = self.mtu;
+                let len = mtu.min(length - sent);
+                let (first, last) = (sent == 0, sent + len == length);
+                let at = va.wrapping_add(u64::from(sent));
+                let granted = core.place(hw, at, rkey, len, AccessFlags::REMOTE_READ);
+                let aeth = Aeth { syndrome: ACK, msn };
+                let message = match (first, last) {
+                    (true, true) => Message::ReadResponseOnly(aeth),
+                    (true, false) => Message::ReadResponseFirst(aeth),
+                    (false, false) => Message::ReadResponseMiddle,
+                    (false, true) => Message::ReadResponseLast(aeth),
+                };
+                let packet = psn.wrapping_add(sent / mtu);
+                let headers = build(message, packet)?;
+                let header_len = headers.emit(buf, len as usize);
+                let payload = &mut buf[header_len..header_len + len as usize];
+                let filled = granted.and_then(|from| match from {
+                    Some(from) => match hw.regions.read(from, payload) {
+                        Err(Refused::Later) => {
+                            self.fetch(core, hw, place, from, payload, length - sent - len)
+                        }
+                        read => Ok(read?),
+                    },
+                    None => Ok(()),
+                });
+                if let Err(fault) = filled {
+                    if fault == Fault::Later {
+                        return None;
+                    }
+                    self.fetching = None;
+                    if replay {
+                        // Who asked may have had his answer since, and taken the key back or let the
+                        // memory go: then he goes on, and so does the stream.
+                        self.out.pop_front();
+                        self.answered(replay);
+                        if fault == Fault::Operation {
+                            hw.counters.nak_fatal_sent += 1;
+                            self.say(packet, Syndrome::Nak(NakCode::RemoteOperation));
+                        }
+                        return self.next_answer(core, hw, place, buf, build);
+                    }
+                    self.out.clear();
+                    self.fresh = 0;
+                    self.replays = 0;
+                    // An access error would say that nothing behind it was executed.
+                    let behind = self.epsn.distance(psn) > length.div_ceil(mtu).max(1) as i32;
+                    let code = fault.nak().filter(|_| !behind);
+                    let code = code.unwrap_or(NakCode::RemoteOperation);
+                    self.refuse(core, hw, packet, code);
+                    return self.next_answer(core, hw, place, buf, build);
+                }
+                if last {
+                    self.out.pop_front();
+                    self.fetching = None;
+                    self.answered(replay);
+                } else if let Some(Answer::Read { sent, .. }) = self.out.front_mut() {
+                    *sent += len;
+                }
+                Some((headers, len as usize))
             }
         }
     }
 
-    /// The first answer is a READ's whose memory cannot be read.
+    /// Takes a packet of a READ's response from what was read for it, or has that read, with what
+    /// follows.
     #[cold]
-    fn give_up_read<M: Memory>(&mut self, core: &QpCore, hw: &mut Hw<M>, unread: &Unread) {
-        if unread.asked == Asked::Again {
-            // Who asked may have had his answer since, and taken the key back or let the memory go: then
-            // he goes on, and so does the stream.
-            self.answers.skip();
-            if unread.fault == Fault::Operation {
-                hw.counters.nak_fatal_sent += 1;
-                self.say(unread.at, Syndrome::Nak(NakCode::RemoteOperation));
-            }
-            return;
+    fn fetch<M: Memory>(
+        &mut self,
+        core: &QpCore,
+        hw: &mut Hw<M>,
+        place: u32,
+        from: Place,
+        into: &mut [u8],
+        ahead: u32,
+    ) -> Result<(), Fault> {
+        let done = match &mut self.fetching {
+            Some(aside) if aside.ready => aside.take_done(),
+            Some(_) => return Err(Fault::Later),
+            None => Vec::new(),
+        };
+        hw.regions.desk.lay_out(done);
+        hw.regions.desk.expect(ahead);
+        let read = hw.regions.read(from, into);
+        if read == Err(Refused::Later) {
+            self.fetching = Some(hw.put_aside(core.qpn.get(), Part::Answers(place)));
+        } else if let (done, Some(aside)) = (hw.regions.desk.clear(), &mut self.fetching) {
+            aside.keep(done);
         }
-        self.answers.clear();
-        // An access error would say that nothing behind it was executed.
-        let behind = self.epsn.distance(unread.first) > unread.packets as i32;
-        let code = unread.fault.nak().filter(|_| !behind);
-        self.refuse(core, hw, unread.at, code.unwrap_or(NakCode::RemoteOperation));
+        Ok(read?)
+    }
+
+    /// A READ or an atomic was answered to its end.
+    fn answered(&mut self, replay: bool) {
+        if replay {
+            self.replays -= 1;
+        } else {
+            self.fresh -= 1;
+        }
     }
 
     /// Whether the stream was refused: the QP or the context must go.
