@@ -31,7 +31,7 @@
 //! | `aside`, `ledger` | what waits for memory that is not at hand, and how much may; `turn`: taking its turn again |
 //! | `qp`, `qp_core` | a queue pair: its attributes, lanes and responders |
 //! | `lane`, `lane_set`, `head` | the requester: one stream of send WRs. `transmit`, `answers`, `endings`, `recovery`, `clock` |
-//! | `responder` | one stream of requests: `answers`: what is sent back; `history`: what duplicates need |
+//! | `responder` | one stream of requests: `history`: what duplicates need |
 //! | `execute` | what a request does: `inbound`: SENDs and WRITEs; `access`: READs and atomics; `source`, `fault` |
 //! | `dct` | a DC target: `contexts`: its initiators; `admission`: who is let in; `refusals`. `proof`, `distrust`: who is where he says, and who tries keys |
 //! | `xrc`, `xrc_target` | XRC |
