@@ -1,3 +1,5 @@
+//! Where control messages go.
+
 use elver_verbs::Gid;
 
 /// Where a core takes control messages.

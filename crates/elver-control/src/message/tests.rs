@@ -1,3 +1,5 @@
+//! What is encoded decodes, and what is none is refused.
+
 use super::*;
 use crate::record::Terms;
 use alloc::vec::Vec;

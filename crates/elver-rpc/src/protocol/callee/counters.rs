@@ -1,3 +1,5 @@
+//! What a server's end counts.
+
 /// What a server's end did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CalleeCounters {

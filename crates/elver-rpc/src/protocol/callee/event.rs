@@ -1,3 +1,5 @@
+//! What a server's end tells who drives it.
+
 use crate::protocol::kind::CallId;
 
 /// What is to be done.
